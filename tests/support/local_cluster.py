@@ -1,0 +1,137 @@
+"""The local cluster as a Python object: what the demo and the end-to-end tests do to it, through its own programs.
+
+Only the standard library, so that the demo runs with a system Python.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+CLUSTER = ROOT / "tests" / "cluster" / "cluster"
+CHART = ROOT / "charts" / "halfbyte"
+VERSION = "0.1.0"
+IMAGES = tuple(f"halfbyte.dev/{name}:{VERSION}" for name in ("operator", "worker", "vllm"))
+SYSTEM_NAMESPACE = "halfbyte-system"
+CACHE = Path(
+    os.environ.get("HALFBYTE_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "halfbyte"
+)
+
+Json = dict[str, Any]
+
+
+class CommandError(RuntimeError):
+    """A program of the local cluster failed; the message holds its command and the end of its output."""
+
+
+def run(*command: str | Path, stdin: str | None = None, timeout: float = 600, check: bool = True) -> str:
+    """Standard output of the command; raises CommandError with its standard error when it fails."""
+    done = subprocess.run(
+        [str(part) for part in command], input=stdin or "", capture_output=True, text=True, timeout=timeout, check=False
+    )
+    if check and done.returncode != 0:
+        tail = "\n".join((done.stderr or done.stdout).strip().splitlines()[-20:])
+        raise CommandError(f"{' '.join(str(part) for part in command)}\nexit status {done.returncode}\n{tail}")
+    return done.stdout
+
+
+def kubectl(*arguments: str, stdin: str | None = None, timeout: float = 120, check: bool = True) -> str:
+    return run(CLUSTER, "kubectl", *arguments, stdin=stdin, timeout=timeout, check=check)
+
+
+def get(kind: str, name: str, namespace: str) -> Json | None:
+    """The live object, or None when there is none of that name."""
+    out = kubectl("get", kind, name, "-n", namespace, "--ignore-not-found", "-o", "json")
+    return json.loads(out) if out.strip() else None
+
+
+def listing(kind: str, namespace: str, selector: str = "") -> list[Json]:
+    out = kubectl("get", kind, "-n", namespace, "-l", selector, "-o", "json")
+    items: list[Json] = json.loads(out)["items"]
+    return items
+
+
+def apply(manifest: str | Path | Json, namespace: str | None = None) -> str:
+    """Server-side apply of a file, a YAML text or an object."""
+    where = ("-n", namespace) if namespace else ()
+    if isinstance(manifest, Path):
+        return kubectl("apply", "--server-side", *where, "-f", "-", stdin=manifest.read_text())
+    text = manifest if isinstance(manifest, str) else json.dumps(manifest)
+    return kubectl("apply", "--server-side", *where, "-f", "-", stdin=text)
+
+
+def delete(kind: str, name: str, namespace: str, *flags: str) -> None:
+    kubectl("delete", kind, name, "-n", namespace, "--ignore-not-found", *flags)
+
+
+def condition(model: Json | None, kind: str) -> Json:
+    """The condition of that type, or {} when the object does not have it."""
+    conditions = ((model or {}).get("status") or {}).get("conditions") or []
+    return next((each for each in conditions if each["type"] == kind), {})
+
+
+def poll(probe: Callable[[], Any], *, timeout: float, what: str, every: float = 1.0) -> Any:
+    """The probe's first true value; TimeoutError names `what` and the last value seen."""
+    deadline = time.monotonic() + timeout
+    value = None
+    while time.monotonic() < deadline:
+        value = probe()
+        if value:
+            return value
+        time.sleep(every)
+    raise TimeoutError(f"{what} did not happen within {timeout:.0f} s; last seen: {str(value)[:500]}")
+
+
+def post_through_service(namespace: str, service: str, path: str, body: Json, timeout: float = 300) -> Json:
+    """POST to a Service by way of the API server's proxy, so that it works whether or not this host has routes to it."""
+    raw = f"/api/v1/namespaces/{namespace}/services/http:{service}:http/proxy{path}"
+    answer: Json = json.loads(kubectl("create", "--raw", raw, "-f", "-", stdin=json.dumps(body), timeout=timeout))
+    return answer
+
+
+def get_through_service(namespace: str, service: str, path: str) -> str:
+    return kubectl("get", "--raw", f"/api/v1/namespaces/{namespace}/services/http:{service}:http/proxy{path}")
+
+
+def watch_model(name: str, namespace: str, every: float = 1.0) -> Iterator[Json]:
+    """The object each time that its status changed, until the caller stops."""
+    seen: Json | None = None
+    while True:
+        model = get("quantizedmodel", name, namespace)
+        if model and model.get("status") != seen:
+            seen = model.get("status")
+            yield model
+        time.sleep(every)
+
+
+def bring_up(*flags: str) -> None:
+    """Cluster up with the three images in it; what they print goes to the caller's terminal."""
+    for command in (
+        (CLUSTER, "up", *flags),
+        (ROOT / "images" / "build", "all"),
+        (CLUSTER, "load", *IMAGES),
+    ):
+        subprocess.run([str(part) for part in command], check=True, stdin=subprocess.DEVNULL)
+
+
+def volumes() -> Path:
+    """The host folder that the node sees at /var/lib/halfbyte/volumes."""
+    for line in run(CLUSTER, "env").splitlines():
+        key, _, value = line.removeprefix("export ").partition("=")
+        if key == "HALFBYTE_VOLUMES":
+            return Path(value.strip("'\""))
+    raise CommandError("tests/cluster/cluster env does not name HALFBYTE_VOLUMES")
+
+
+def install_chart(*flags: str) -> str:
+    """helm upgrade --install of the chart with the local images, waiting for the operator to be ready."""
+    return run(
+        CLUSTER, "helm", "upgrade", "--install", "halfbyte", CHART, "--namespace", SYSTEM_NAMESPACE,
+        "--create-namespace", "--wait", "--timeout", "180s", *flags,
+    )  # fmt: skip
