@@ -1,0 +1,85 @@
+"""A real cluster for the end-to-end tests: our own binaries, our own images, real Helm; fresh volumes, ended afterwards."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+import local_cluster as cluster
+
+EXAMPLES = cluster.ROOT / "examples"
+MODELS = "models"
+
+
+@pytest.fixture(scope="session")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The cluster with images, chart, storage and the models in it; yields the host side of its volumes."""
+    volumes = tmp_path_factory.mktemp("volumes")
+    volumes.chmod(0o777)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("HALFBYTE_VOLUMES", str(volumes))
+        cluster.run(cluster.CLUSTER, "down")
+        try:
+            cluster.bring_up()
+            built = subprocess.run(
+                [EXAMPLES / "model" / "build"], check=True, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
+            ).stdout.strip()
+            shutil.copytree(built, volumes / "weights" / "smollm2-135m-instruct", dirs_exist_ok=True)
+            cluster.install_chart()
+            cluster.apply(EXAMPLES / "storage.yaml")
+            yield volumes
+        finally:
+            print(cluster.kubectl("get", "qm,jobs,pods", "-A", check=False))
+            print(cluster.kubectl("logs", "-n", cluster.SYSTEM_NAMESPACE, "deploy/halfbyte-operator", "--tail=60", check=False))
+            cluster.run(cluster.CLUSTER, "down")
+
+
+@pytest.fixture(scope="session")
+def tiny(node: Path) -> str:
+    """Path in the weights claim of a two-layer random model: the same flow as a real one, in seconds."""
+    subprocess.run(
+        [sys.executable, cluster.ROOT / "tests/support/tiny_model.py", node / "weights" / "tiny",
+         "--tokenizer", node / "weights" / "smollm2-135m-instruct"],
+        check=True,
+    )  # fmt: skip
+    return "tiny"
+
+
+@pytest.fixture
+def model(node: Path) -> Iterator[Callable[..., cluster.Json]]:
+    """Apply QuantizedModels that are deleted when the test ends."""
+    names: list[str] = []
+
+    def apply(name: str, **spec: object) -> cluster.Json:
+        manifest = tiny_manifest(name, **spec)
+        names.append(name)
+        cluster.apply(manifest)
+        return manifest
+
+    yield apply
+    for name in names:
+        cluster.delete("quantizedmodel", name, MODELS, "--wait=true")
+
+
+def tiny_manifest(name: str, **spec: object) -> cluster.Json:
+    """A QuantizedModel of the tiny model in W8A8 without gates; every part of the spec may be replaced."""
+    parts: cluster.Json = {
+        "source": {"pvc": {"claimName": "weights", "path": "tiny"}},
+        "quantization": {"method": "W8A8"},
+        "validation": {"onFailure": "Warn", "generation": {"promptTokens": 16, "newTokens": 32, "maxRepetition": "1"}},
+        "serving": {"engine": "vLLM", "accelerator": {"type": "cpu"}, "maxModelLen": 512},
+        "storage": {"claimName": "artifacts"},
+    }
+    parts.update(spec)
+    return {
+        "apiVersion": "halfbyte.dev/v1alpha1",
+        "kind": "QuantizedModel",
+        "metadata": {"name": name, "namespace": MODELS},
+        "spec": parts,
+    }
