@@ -13,10 +13,10 @@ One file a case, ``int4_gemm/<case>.safetensors``; M tokens, N out features, K i
 
 ``silu_mul`` takes the first N/2 columns as the gate and the last as the value (as vLLM's merged
 gate_up_proj does); ``gelu`` is the erf form. ``exact`` cases hold integers and powers of two, so that a
-correct kernel gives the expected sum bit for bit on both the W4A16 and the W4A8 path (each row of x has an
-absolute maximum of 127); one wrong nibble cannot hide in a tolerance. ``real`` cases look like model weights
-and are compared within ``tolerance``. Every sum of products fits 53 bits, so the fp64 reference is exact
-whatever the order of summation.
+correct kernel gives the expected sum bit for bit on both the W4A16 and the W4A8 path (every 32 columns of
+every row of x have an absolute maximum of 127, so the int8 step is 1 per token or per group); one wrong nibble
+cannot hide in a tolerance. ``real`` cases look like model weights and are compared within ``tolerance``. Every
+sum of products fits 53 bits, so the fp64 reference is exact whatever the order of summation.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ def build(case: Case) -> dict[str, NDArray[np.generic]]:
         zeros = random.randint(0, 16, zeros.shape).astype(np.uint8)
     if case.exact:
         x = random.randint(-127, 128, (case.m, case.k)).astype(np.float64)
-        x[np.arange(case.m), random.randint(0, case.k, case.m)] = 127.0
+        slices = x.reshape(-1, 32)
+        slices[np.arange(len(slices)), random.randint(0, 32, len(slices))] = 127.0
         scales = 2.0 ** random.randint(-5, -2, zeros.shape)
         bias = random.randint(-64, 65, case.n) * 0.5
     else:
