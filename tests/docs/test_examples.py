@@ -1,4 +1,4 @@
-"""What the pages show can be used as it stands: manifests are valid specs, commands exist, chart values are known."""
+"""What the pages show can be used as it stands: manifests are valid; targets, files and values exist."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+
 from halfbyte.api.spec import Spec
 from support.markdown import ROOT, Block, blocks, pages
 
@@ -75,24 +76,32 @@ def values_paths() -> set[str]:
     return walk(yaml.safe_load((ROOT / "charts" / "halfbyte" / "values.yaml").read_text()), "")
 
 
+SET_FLAG = re.compile(r"--set ([\w.]+)=")
+DOTTED_NAME = re.compile(r"`([a-zA-Z]+\.[a-zA-Z.]+?)(?:[=:][^`]*)?`")
+REPOSITORY_PATH = re.compile(
+    r"(?<![\w/.$}-])((?:charts|examples|tests|images|constraints|kernels)/[\w./-]*[\w])"
+)
+
+
 def test_chart_values_exist() -> None:
     known = values_paths()
-    tops = {path for path in known if "." not in path}
-    unknown = []
-    for page in pages():
-        text = page.read_text()
-        for name in re.findall(r"--set ([\w.]+)=", text) + re.findall(r"`([a-zA-Z]+\.[a-zA-Z.]+?)(?:[=:][^`]*)?`", text):
-            if name.split(".")[0] in tops - {"resources"} and name not in known:
-                unknown.append(f"{page.relative_to(ROOT)}: {name}")
-    assert unknown == []
+    tops = {path for path in known if "." not in path} - {"resources"}
+    named = {
+        (page.name, name)
+        for page in pages()
+        for name in SET_FLAG.findall(page.read_text()) + DOTTED_NAME.findall(page.read_text())
+        if name.split(".")[0] in tops
+    }
+    assert named
+    assert {each for each in named if each[1] not in known} == set()
 
 
 def test_files_named_in_commands_exist() -> None:
-    missing = []
-    for block in BLOCKS:
-        if block.language not in {"bash", "console"}:
-            continue
-        for path in re.findall(r"(?<![\w/.$}-])((?:charts|examples|tests|images|constraints|kernels)/[\w./-]*[\w])", block.text):
-            if not (ROOT / path).exists():
-                missing.append(f"{block.where}: {path}")
-    assert missing == []
+    named = {
+        (block.where, path)
+        for block in BLOCKS
+        if block.language in {"bash", "console"}
+        for path in REPOSITORY_PATH.findall(block.text)
+    }
+    assert named
+    assert {each for each in named if not (ROOT / each[1]).exists()} == set()

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from support.markdown import ROOT, pages
 
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
@@ -62,5 +63,7 @@ def test_every_page_of_docs_is_in_its_index() -> None:
 
 
 def test_a_broken_link_and_a_broken_anchor_are_found(tmp_path: Path) -> None:
-    (tmp_path / "a.md").write_text("# One heading\n\n[x](gone.md) [y](a.md#two) [z](#one-heading) [w](https://example.com)\n")
+    (tmp_path / "a.md").write_text(
+        "# One heading\n\n[x](gone.md) [y](a.md#two) [z](#one-heading) [w](https://example.com)\n"
+    )
     assert [each.split(":")[0] for each in broken_links(tmp_path / "a.md")] == ["gone.md", "a.md#two"]

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from halfbyte.api.conditions import Reason
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations" / "troubleshooting.md"

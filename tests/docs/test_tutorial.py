@@ -1,4 +1,4 @@
-"""The extractor that turns a page into a program, and the tutorial's commands as far as they can be checked without a cluster."""
+"""The extractor that turns a page into a program, and the tutorial as far as one can without a cluster."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from support.markdown import ROOT
 from support.tutorial import TutorialError, run, script, steps
 

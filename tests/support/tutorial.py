@@ -1,8 +1,9 @@
 """A tutorial page as a program: its `console` and `bash` blocks, run in one shell in the order of the page.
 
-In a `console` block a line after `$ ` is a command; it goes on while it ends in a backslash or a here-document is
-open, and every other line is output, which is shown to readers and not compared. A `bash` block is one command. Blocks in
-any other language are not run. The page's own `kubectl wait` lines are its assertions: a command that fails ends the run.
+In a `console` block a line after `$ ` is a command; it goes on while it ends in a backslash or a
+here-document is open, and every other line is output, which is shown to readers and not compared. A `bash` block is one
+command. Blocks in any other language are not run. The page's own `kubectl wait` lines are its assertions: a
+command that fails ends the run.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ HEREDOC = re.compile(r"<<-?\s*['\"]?(\w+)['\"]?")
 
 
 class TutorialError(AssertionError):
-    """A command of the page failed; the message has its line, the command and the end of what the shell said."""
+    """A command of the page failed; the message has its line, itself and the end of what the shell said."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,10 @@ def script(page: Path) -> str:
     """One bash program that says each step on standard error before it runs it."""
     lines = ["set -euo pipefail"]
     for step in steps(page):
-        lines += [f"printf '\\n[%s] %s\\n' {shlex.quote(step.where)} {shlex.quote(step.command)} >&2", step.command]
+        lines += [
+            f"printf '\\n[%s] %s\\n' {shlex.quote(step.where)} {shlex.quote(step.command)} >&2",
+            step.command,
+        ]
     return "\n".join(lines) + "\n"
 
 
