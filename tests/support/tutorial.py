@@ -1,9 +1,9 @@
 """A tutorial page as a program: its `console` and `bash` blocks, run in one shell in the order of the page.
 
-In a `console` block a line after `$ ` is a command; it goes on while it ends in a backslash or a
-here-document is open, and every other line is output, which is shown to readers and not compared. A `bash` block is one
-command. Blocks in any other language are not run. The page's own `kubectl wait` lines are its assertions: a
-command that fails ends the run.
+In a `console` block a line after `$ ` is a command; it goes on while it ends in a backslash or a here-
+document is open. Every other line is output, which is shown to readers and not compared. A `bash` block
+is one command. Blocks in any other language are not run. The page's own `kubectl wait` lines are its
+assertions: a command that fails ends the run.
 """
 
 from __future__ import annotations
