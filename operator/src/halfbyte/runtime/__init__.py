@@ -1,4 +1,4 @@
-"""Wiring: Kopf watches and enqueues keys, the queue feeds the reconciler, probes and metrics tell how it goes.
+"""Wiring: Kopf watches and enqueues keys, the queue feeds the reconciler, probes and metrics tell how.
 
-May import everything but ``halfbyte.cli``; nothing imports it.
+May import everything but ``halfbyte.cli``. Nothing imports it.
 """
