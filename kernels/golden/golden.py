@@ -11,12 +11,12 @@ One file a case, ``int4_gemm/<case>.safetensors``; M tokens, N out features, K i
     expected_<act> [M, N] f64 (silu_mul: [M, N/2])                act(x @ w.T + bias)
     magnitude [M, N] f64              |x| @ |w|.T + |bias|, what rounding errors scale with
 
-``silu_mul`` takes the first N/2 columns as the gate and the last as the value (as vLLM's merged
-gate_up_proj does); ``gelu`` is the erf form. ``exact`` cases hold integers and powers of two, so that a
-correct kernel gives the expected sum bit for bit on both the W4A16 and the W4A8 path (every 32 columns of
-every row of x have an absolute maximum of 127, so the int8 step is 1 per token or per group); one wrong nibble
-cannot hide in a tolerance. ``real`` cases look like model weights and are compared within ``tolerance``. Every
-sum of products fits 53 bits, so the fp64 reference is exact whatever the order of summation.
+``silu_mul`` takes the first N/2 columns as the gate and the last as the value (as vLLM's merged gate_up_proj
+does); ``gelu`` is the erf form. ``exact`` cases hold integers and powers of two: a correct kernel gives
+the expected sum bit for bit on both the W4A16 and the W4A8 path (every 32 columns of every row of x have an
+absolute maximum of 127, so the int8 step is 1 per token or per group); one wrong nibble cannot hide in a
+tolerance. ``real`` cases look like model weights and are compared within ``tolerance``. Every sum of products
+fits 53 bits, so the fp64 reference is exact whatever the order of summation.
 """
 
 from __future__ import annotations
