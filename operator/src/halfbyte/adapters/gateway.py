@@ -83,7 +83,7 @@ class KubeGateway(Protocol):
     async def apply(
         self, manifest: Mapping[str, Any], *, manager: str, subresource: Literal["", "status"] = ""
     ) -> Json:
-        """Server-side apply with force. Raises Conflict when ``metadata.uid`` is given and not the live one."""
+        """Server-side apply with force. Raises Conflict when ``metadata.uid`` is given and stale."""
         ...
 
     async def replace(self, manifest: Mapping[str, Any]) -> Json:

@@ -1,0 +1,124 @@
+"""The only writer of a reconcile: actions in their order, then nothing that the live objects have already."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from halfbyte.adapters import resources
+from halfbyte.adapters.gateway import ApiError, Conflict, KubeGateway, NotFound
+from halfbyte.api import labels
+from halfbyte.planning.plan import Action, Apply, Create, Delete
+from halfbyte.planning.snapshot import ModelObject, Snapshot
+
+log = logging.getLogger(__name__)
+
+
+class ActionFailed(Exception):
+    """The API server refused an action; the later ones were not tried."""
+
+    def __init__(self, action: Action, error: ApiError) -> None:
+        super().__init__(f"{describe(action)}: {error.message}")
+        self.action = action
+        self.error = error
+
+
+class Executor:
+    def __init__(self, gateway: KubeGateway) -> None:
+        self._gateway = gateway
+
+    async def run(self, actions: tuple[Action, ...], snapshot: Snapshot, *, repair: bool = False) -> int:
+        """Carry the actions out; the number of writes that were sent.
+
+        Args:
+            repair: also apply manifests whose hash is the live one's, which undoes other people's changes
+                to fields that are ours. The API server stores nothing when there are none.
+
+        Raises:
+            ActionFailed: an action was refused.
+        """
+        hashes = live_hashes(snapshot)
+        written = 0
+        for action in actions:
+            if not repair and isinstance(action, Apply) and _is_live(action.manifest, hashes):
+                continue
+            try:
+                await self._run(action, snapshot.model.namespace)
+            except ApiError as error:
+                raise ActionFailed(action, error) from error
+            written += 1
+            log.info("%s", describe(action))
+        return written
+
+    async def apply_status(self, model: ModelObject, status: Mapping[str, Any]) -> bool:
+        """Write the whole status when it differs from the live one; whether it was written.
+
+        Raises:
+            ApiError: Conflict and NotFound mean that the model was replaced or deleted meanwhile.
+        """
+        if status == model.status:
+            return False
+        await self._gateway.apply(
+            {
+                "apiVersion": labels.API_VERSION,
+                "kind": labels.KIND,
+                "metadata": {"name": model.name, "namespace": model.namespace, "uid": model.uid},
+                "status": dict(status),
+            },
+            manager=labels.STATUS_FIELD_MANAGER,
+            subresource="status",
+        )
+        return True
+
+    async def _run(self, action: Action, namespace: str) -> None:
+        match action:
+            case Create(manifest):
+                try:
+                    await self._gateway.create(manifest, manager=labels.FIELD_MANAGER)
+                except Conflict as error:
+                    if error.reason != "AlreadyExists":
+                        raise
+            case Apply(manifest, manager):
+                await self._gateway.apply(manifest, manager=manager)
+            case Delete(api_version, kind, name, uid, propagation):
+                resource = resources.resource_of(api_version, kind)
+                try:
+                    await self._gateway.delete(resource, name, namespace, uid=uid, propagation=propagation)
+                except (NotFound, Conflict):
+                    # Gone, or another object has taken the name: either way ours is no more.
+                    return
+
+
+def describe(action: Action) -> str:
+    """What an action does to what, for logs and messages: ``create Job models/m-inspect-1f``."""
+    match action:
+        case Create(manifest):
+            verb, kind, name = "create", manifest["kind"], manifest["metadata"]["name"]
+        case Apply(manifest):
+            verb, kind, name = "apply", manifest["kind"], manifest["metadata"]["name"]
+        case Delete(_, kind, name):
+            verb = "delete"
+    return f"{verb} {kind} {name}"
+
+
+def live_hashes(snapshot: Snapshot) -> dict[tuple[str, str], str]:
+    """Manifest hash that each live child carries, by kind and name."""
+    children = [
+        *(("Job", each.name, each.annotations) for each in snapshot.jobs),
+        *(("Deployment", each.name, each.annotations) for each in snapshot.deployments),
+        *(("ConfigMap", each.name, each.annotations) for each in snapshot.config_maps.values()),
+        *(("PersistentVolumeClaim", each.name, each.annotations) for each in snapshot.claims.values()),
+    ]
+    if snapshot.service is not None:
+        metadata = snapshot.service["metadata"]
+        children.append(("Service", metadata["name"], metadata.get("annotations") or {}))
+    return {
+        (kind, name): annotations[labels.MANIFEST_HASH]
+        for kind, name, annotations in children
+        if labels.MANIFEST_HASH in annotations
+    }
+
+
+def _is_live(manifest: Mapping[str, Any], hashes: Mapping[tuple[str, str], str]) -> bool:
+    metadata = manifest["metadata"]
+    wanted = (metadata.get("annotations") or {}).get(labels.MANIFEST_HASH)
+    return wanted is not None and hashes.get((manifest["kind"], metadata["name"])) == wanted
