@@ -16,3 +16,8 @@ class SystemClock:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+
+def micro_time(moment: datetime) -> str:
+    """A moment in UTC as Kubernetes' MicroTime."""
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
