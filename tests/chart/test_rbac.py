@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from halfbyte.adapters import resources
+from halfbyte.adapters.gateway import Resource
 from support.helm import NAMESPACE, Manifest, Rendered, template
 
 CLUSTER: dict[str, Any] = {}
@@ -116,6 +118,16 @@ def test_nodes_are_read_in_cluster_mode_or_on_request(values: dict[str, Any], ex
 def test_reading_nodes_in_namespaced_mode_adds_nothing_else_cluster_wide() -> None:
     role = template(NAMESPACED | {"rbac": {"readNodes": True}}).one("ClusterRole", f"{NAMESPACE}-{OPERATOR}")
     assert permissions(role) == NODES | CRD
+
+
+def test_every_kind_that_the_operator_handles_has_a_rule() -> None:
+    granted: set[tuple[str, str]] = set()
+    for role in roles(template(CLUSTER)):
+        granted |= set(permissions(role))
+    for each in vars(resources).values():
+        if isinstance(each, Resource):
+            group = each.api_version.rpartition("/")[0]
+            assert (group, each.plural) in granted, f"no rule for {each.plural}"
 
 
 def test_two_namespaced_releases_do_not_share_a_name_in_the_cluster() -> None:
