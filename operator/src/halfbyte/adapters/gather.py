@@ -132,14 +132,15 @@ class Gatherer:
         return {each["metadata"]["name"]: facts.claim_fact(each) for each in found if each is not None}
 
     async def _secrets(self, namespace: str, names: frozenset[str]) -> dict[str, frozenset[str] | None]:
-        ordered = sorted(names)
-        found = await asyncio.gather(
-            *(self._optional(resources.SECRETS, name, namespace) for name in ordered)
-        )
-        return {
-            name: None if raw is None else facts.secret_keys(raw)
-            for name, raw in zip(ordered, found, strict=True)
-        }
+        found: dict[str, frozenset[str] | None] = {}
+        for name in sorted(names):
+            try:
+                raw = await self._optional(resources.SECRETS, name, namespace)
+            except Forbidden:
+                # An installation may keep Secrets from the operator: unknown, which is not "missing".
+                continue
+            found[name] = None if raw is None else facts.secret_keys(raw)
+        return found
 
     async def _progress(self, model: ModelObject, jobs: tuple[JobFact, ...]) -> Json | None:
         active = [job for job in jobs if job.active and model.uid in job.owner_uids]

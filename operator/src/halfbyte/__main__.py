@@ -1,0 +1,7 @@
+"""``python -m halfbyte``: the operator."""
+
+import sys
+
+from halfbyte.runtime.main import main
+
+sys.exit(main())

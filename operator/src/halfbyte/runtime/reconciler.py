@@ -1,0 +1,144 @@
+"""One look at one model: gather, plan, tell (status), act, post events. No state but what saves requests."""
+
+import logging
+from collections.abc import Callable
+
+from halfbyte.adapters.events import EventRecorder
+from halfbyte.adapters.execute import ActionFailed, Executor
+from halfbyte.adapters.gateway import ApiError, Clock, Conflict, NotFound
+from halfbyte.adapters.gather import Gatherer
+from halfbyte.adapters.schema import InstalledSchema
+from halfbyte.adapters.telemetry import Telemetry
+from halfbyte.planning.pipeline import plan, report_failure
+from halfbyte.planning.plan import EventDraft
+from halfbyte.planning.settings import PlanningSettings
+from halfbyte.runtime.health import Health
+from halfbyte.runtime.logs import MODEL
+from halfbyte.runtime.queue import Key, WorkQueue
+
+log = logging.getLogger(__name__)
+
+CONFLICT_DELAY = 0.2
+"""Seconds until the next look after the model changed under a reconcile."""
+
+
+class Reconciler:
+    def __init__(
+        self,
+        gatherer: Gatherer,
+        executor: Executor,
+        recorder: EventRecorder,
+        telemetry: Telemetry,
+        clock: Clock,
+        settings: PlanningSettings,
+        schema: InstalledSchema,
+        forget: Callable[[Key], None] = lambda _key: None,
+    ) -> None:
+        """``forget`` is told the keys of models that do not exist any more."""
+        self._gatherer = gatherer
+        self._executor = executor
+        self._recorder = recorder
+        self._telemetry = telemetry
+        self._clock = clock
+        self._settings = settings
+        self._schema = schema
+        self._forget = forget
+        self._repaired: dict[Key, float] = {}
+
+    async def reconcile(self, key: Key) -> float | None:
+        """Seconds until the next look, None when an event or the resync is enough.
+
+        Raises:
+            ApiError, ActionFailed: look again after a backoff.
+        """
+        namespace, name = key
+        snapshot = await self._gatherer.snapshot(namespace, name)
+        if snapshot is None:
+            self.forget(key)
+            return None
+        model = snapshot.model
+        decided = plan(snapshot, self._clock.now(), self._settings)
+        try:
+            # Before the actions: what will be spent is on the record before it is spent.
+            await self._executor.apply_status(model, self._schema.prune(decided.status))
+        except (NotFound, Conflict):
+            log.info("the model was deleted or replaced meanwhile")
+            return CONFLICT_DELAY
+        self._telemetry.conditions(namespace, name, decided.status)
+        try:
+            await self._executor.run(decided.actions, snapshot, repair=self._repair_due(key))
+        except ActionFailed as failure:
+            if isinstance(failure.error, Conflict):
+                log.info("%s; looking again", failure)
+                return CONFLICT_DELAY
+            if not failure.error.transient:
+                told = report_failure(
+                    decided, snapshot, failure.action, failure.error.message, self._clock.now()
+                )
+                await self._executor.apply_status(model, self._schema.prune(told.status))
+                await self._recorder.post(model, told.events)
+            raise
+        await self._recorder.post(model, decided.events)
+        return decided.requeue_after
+
+    def forget(self, key: Key) -> None:
+        """Drop everything that is remembered of a model that does not exist any more."""
+        self._repaired.pop(key, None)
+        self._telemetry.forget(*key)
+        self._forget(key)
+
+    async def report_crash(self, key: Key, error: Exception) -> None:
+        """Tell the user of a model that the operator itself fails on it; the log has the trace."""
+        snapshot = await self._gatherer.snapshot(*key)
+        if snapshot is None:
+            return
+        note = f"The operator fails on this model ({type(error).__name__}: {error}); its log has the trace."
+        draft = EventDraft("Warning", "InternalError", note, "Reconcile")
+        await self._recorder.post(snapshot.model, (draft,))
+
+    def _repair_due(self, key: Key) -> bool:
+        # Not on the first look: a restarted operator writes nothing that it has written before.
+        now = self._clock.monotonic()
+        if now - self._repaired.setdefault(key, now) < self._settings.resync_seconds:
+            return False
+        self._repaired[key] = now
+        return True
+
+
+async def work(
+    number: int,
+    queue: WorkQueue,
+    reconciler: Reconciler,
+    telemetry: Telemetry,
+    health: Health,
+    clock: Clock,
+) -> None:
+    """Reconcile keys from the queue, for ever; one failing model never stops the others."""
+    while True:
+        key = await queue.get()
+        token = MODEL.set("/".join(key))
+        started = clock.monotonic()
+        health.busy_since[number] = started
+        result = "cancelled"
+        try:
+            after = await reconciler.reconcile(key)
+        except (ApiError, ActionFailed) as error:
+            result = "failed"
+            api = error.error if isinstance(error, ActionFailed) else error
+            delay = queue.failed(key, api.retry_after or 0.0)
+            log.warning("%s; next try in %.1f s", error, delay)
+        except Exception as error:
+            result = "crashed"
+            delay = queue.failed(key, 5.0)
+            log.exception("reconcile crashed; next try in %.1f s", delay)
+            try:
+                await reconciler.report_crash(key, error)
+            except ApiError as second:
+                log.warning("the crash could not be reported: %s", second)
+        else:
+            result = "succeeded"
+            queue.succeeded(key, after)
+        finally:
+            telemetry.reconciled(result, clock.monotonic() - started)
+            health.busy_since.pop(number, None)
+            MODEL.reset(token)
