@@ -8,6 +8,7 @@ import jsonschema
 import pytest
 import yaml
 
+from halfbyte.runtime.settings import OPTIONS, Settings, load_settings
 from support.helm import CHART, NAMESPACE, Rendered, helm, template
 
 ROOT = CHART.parents[1]
@@ -170,9 +171,42 @@ class TestImages:
         assert environment(rendered)["HALFBYTE_IMAGE_PULL_POLICY"] == "Never"
 
 
-def test_the_mode_reaches_the_operator() -> None:
-    assert environment(template())["HALFBYTE_WATCH_NAMESPACES"] == ""
-    assert environment(template({"watchNamespaces": ["b", "a"]}))["HALFBYTE_WATCH_NAMESPACES"] == "b,a"
+def settings(rendered: Rendered) -> Settings:
+    """What the operator makes of its environment in this rendering."""
+    values = {key: value for key, value in environment(rendered).items() if isinstance(value, str)}
+    return load_settings([], values)
+
+
+class TestSettings:
+    def test_every_variable_is_one_that_the_operator_reads(self) -> None:
+        known = {f"HALFBYTE_{name.replace('-', '_').upper()}" for name, _, _ in OPTIONS}
+        assert set(environment(template())) - known == set()
+
+    def test_the_mode(self) -> None:
+        assert settings(template()).watch_namespaces == ()
+        assert settings(template({"watchNamespaces": ["b", "a"]})).watch_namespaces == ("b", "a")
+
+    def test_values_arrive(self) -> None:
+        found = settings(
+            template(
+                {
+                    "resyncSeconds": 86400,
+                    "workers": 64,
+                    "jobs": {"cpuMillis": 1000000, "cpuLimitMillis": 1000000},
+                    "log": {"format": "text", "level": "debug"},
+                }
+            )
+        )
+        assert found.resync_seconds == 86400
+        assert found.workers == 64
+        assert found.planning.jobs.cpu_millis == found.planning.jobs.cpu_limit_millis == 1_000_000
+        assert (found.log_format, found.log_level) == ("text", "debug")
+
+    def test_defaults_are_the_operators_own(self) -> None:
+        chart, operator = settings(template()), load_settings([], {})
+        assert chart.planning == operator.planning
+        assert (chart.workers, chart.lease_name) == (operator.workers, operator.lease_name)
+        assert chart.http_port == container(template())["ports"][0]["containerPort"]
 
 
 class TestCustomResourceDefinition:
