@@ -14,7 +14,7 @@ class ConditionType(StrEnum):
 
     meaning: str
 
-    def __new__(cls, value: str, meaning: str) -> "ConditionType":
+    def __new__(cls, value: str, meaning: str = "") -> "ConditionType":
         member = str.__new__(cls, value)
         member._value_ = value
         member.meaning = meaning
@@ -47,7 +47,7 @@ class Reason(StrEnum):
     remedy: str
     terminal: bool
 
-    def __new__(cls, value: str, meaning: str, remedy: str = "", terminal: bool = False) -> "Reason":
+    def __new__(cls, value: str, meaning: str = "", remedy: str = "", terminal: bool = False) -> "Reason":
         member = str.__new__(cls, value)
         member._value_ = value
         member.meaning = meaning
@@ -263,6 +263,12 @@ class Reason(StrEnum):
         "The new revision was not ready within its deadline; the last good revision serves.",
         "Read the message and the server's log, then change the spec or set halfbyte.dev/requested-at.",
         True,
+    )
+
+    ACTION_FAILED = (
+        "ActionFailed",
+        "The API server refused a change that the operator tried; it is tried again.",
+        "The message has the server's words: a quota, a policy, missing rights of the operator.",
     )
 
     # GPU health.

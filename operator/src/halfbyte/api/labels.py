@@ -40,6 +40,12 @@ INTENT: Final = f"{GROUP}/intent"
 """Annotation on a Deployment: hash of what the user asked for, without anything that an operator upgrade
 changes.
 """
+STARTED: Final = f"{GROUP}/rollout-started"
+"""Annotation on a Deployment: when its rollout began, from which its deadline counts."""
+STRATEGY: Final = f"{GROUP}/rollout-strategy"
+"""Annotation on a Deployment: Surge or Replace, a colon, and why; decided once, when its rollout begins."""
+FAILED: Final = f"{GROUP}/rollout-failed"
+"""Annotation on a Deployment that was rolled back: JSON with the attempt and the message."""
 ATTEMPT_PREFIX: Final = f"attempt.{GROUP}/"
 """Annotation prefix on Jobs, followed by a model's uid: generation and requested-at for which that model
 wants the result.

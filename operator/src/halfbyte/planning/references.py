@@ -24,9 +24,6 @@ def references(model: ModelObject) -> References:
         artifact_claim_name(model.name),
     }
     secrets = {_child(_child(source, "huggingFace"), "tokenSecretRef").get("name")}
-    pull_secrets = _child(model.raw_spec, "placement").get("imagePullSecrets")
-    if isinstance(pull_secrets, list):
-        secrets |= {item.get("name") for item in pull_secrets if isinstance(item, Mapping)}
     return References(
         claims=frozenset(name for name in claims if isinstance(name, str) and name),
         secrets=frozenset(name for name in secrets if isinstance(name, str) and name),
