@@ -9,9 +9,11 @@ from halfbyte.adapters.gateway import ApiError, Clock, Conflict, NotFound
 from halfbyte.adapters.gather import Gatherer
 from halfbyte.adapters.schema import InstalledSchema
 from halfbyte.adapters.telemetry import Telemetry
+from halfbyte.api.conditions import Reason
 from halfbyte.planning.pipeline import plan, report_failure
-from halfbyte.planning.plan import EventDraft
+from halfbyte.planning.plan import EventDraft, Plan
 from halfbyte.planning.settings import PlanningSettings
+from halfbyte.planning.snapshot import Snapshot
 from halfbyte.runtime.health import Health
 from halfbyte.runtime.logs import MODEL
 from halfbyte.runtime.queue import Key, WorkQueue
@@ -56,30 +58,36 @@ class Reconciler:
         if snapshot is None:
             self.forget(key)
             return None
-        model = snapshot.model
         decided = plan(snapshot, self._clock.now(), self._settings)
+        # Before the actions, so that what is spent was announced; but after a refusal only once they succeed,
+        # else status would change twice with every try.
+        refused = _refused(snapshot)
         try:
-            # Before the actions: what will be spent is on the record before it is spent.
-            await self._executor.apply_status(model, self._schema.prune(decided.status))
-        except (NotFound, Conflict):
-            log.info("the model was deleted or replaced meanwhile")
-            return CONFLICT_DELAY
-        self._telemetry.conditions(namespace, name, decided.status)
-        try:
+            if not refused:
+                await self._tell(snapshot, decided)
             await self._executor.run(decided.actions, snapshot, repair=self._repair_due(key))
+            if refused:
+                await self._tell(snapshot, decided)
         except ActionFailed as failure:
             if isinstance(failure.error, Conflict):
                 log.info("%s; looking again", failure)
                 return CONFLICT_DELAY
             if not failure.error.transient:
-                told = report_failure(
-                    decided, snapshot, failure.action, failure.error.message, self._clock.now()
-                )
-                await self._executor.apply_status(model, self._schema.prune(told.status))
-                await self._recorder.post(model, told.events)
+                error, now = failure.error, self._clock.now()
+                failed = report_failure(decided, snapshot, failure.action, error.reason, error.message, now)
+                await self._tell(snapshot, failed)
+                await self._recorder.post(snapshot.model, failed.events)
             raise
-        await self._recorder.post(model, decided.events)
+        except (NotFound, Conflict):
+            log.info("the model was deleted or replaced meanwhile; looking again")
+            return CONFLICT_DELAY
+        await self._recorder.post(snapshot.model, decided.events)
         return decided.requeue_after
+
+    async def _tell(self, snapshot: Snapshot, decided: Plan) -> None:
+        model = snapshot.model
+        await self._executor.apply_status(model, self._schema.prune(decided.status))
+        self._telemetry.conditions(model.namespace, model.name, decided.status)
 
     def forget(self, key: Key) -> None:
         """Drop everything that is remembered of a model that does not exist any more."""
@@ -93,7 +101,7 @@ class Reconciler:
         if snapshot is None:
             return
         note = f"The operator fails on this model ({type(error).__name__}: {error}); its log has the trace."
-        draft = EventDraft("Warning", "InternalError", note, "Reconcile")
+        draft = EventDraft("Warning", Reason.INTERNAL_ERROR, note, "Reconcile")
         await self._recorder.post(snapshot.model, (draft,))
 
     def _repair_due(self, key: Key) -> bool:
@@ -103,6 +111,11 @@ class Reconciler:
             return False
         self._repaired[key] = now
         return True
+
+
+def _refused(snapshot: Snapshot) -> bool:
+    conditions = snapshot.model.status.get("conditions") or ()
+    return any(each.get("reason") == Reason.ACTION_FAILED for each in conditions)
 
 
 async def work(
