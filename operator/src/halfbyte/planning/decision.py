@@ -31,7 +31,7 @@ from halfbyte.planning.quantities import describe_bytes, format_bytes, ratio
 from halfbyte.planning.recipe import Recipe, artifact_key, artifact_path, indivisible, resolve_recipe
 from halfbyte.planning.server import ServerPlan, plan_server
 from halfbyte.planning.settings import PlanningSettings
-from halfbyte.planning.sizes import JobSize, artifact_bytes, quantize_job_size, validate_job_size
+from halfbyte.planning.sizes import JobSize, artifact_bytes, disk_bytes, quantize_job_size, validate_job_size
 from halfbyte.planning.snapshot import ClaimFact, NodeFact
 from halfbyte.planning.violation import Violation
 
@@ -154,7 +154,7 @@ def _decide_sizes(
     return (
         _memory_insufficient(spec, decision, job_nodes, server_nodes)
         or _gpus_insufficient(decision, server_nodes)
-        or (None if artifact_exists else _disk_insufficient(decision, claim))
+        or (None if artifact_exists else _disk_insufficient(spec, decision, claim))
         or decision
     )
 
@@ -218,13 +218,14 @@ def _gpus_insufficient(decision: Decision, nodes: tuple[NodeFact, ...] | None) -
     )
 
 
-def _disk_insufficient(decision: Decision, claim: ClaimFact | None) -> Violation | None:
-    need = decision.artifact_bytes
+def _disk_insufficient(spec: Spec, decision: Decision, claim: ClaimFact | None) -> Violation | None:
+    need = disk_bytes(spec, decision.facts, decision.recipe)
+    what = "artifact and download need" if spec.source.hugging_face else "the artifact needs"
     capacity = claim.capacity_bytes if claim else None
     if claim and capacity is not None and need > capacity:
         return Violation(
             Reason.INSUFFICIENT_DISK,
-            f"the artifact needs {describe_bytes(need)}, claim {claim.name} has {describe_bytes(capacity)}"
+            f"{what} {describe_bytes(need)}, claim {claim.name} has {describe_bytes(capacity)}"
             " in all;"
             " enlarge the claim or use another",
             terminal=False,
@@ -234,7 +235,7 @@ def _disk_insufficient(decision: Decision, claim: ClaimFact | None) -> Violation
         name = claim.name if claim else "for artifacts"
         return Violation(
             Reason.INSUFFICIENT_DISK,
-            f"the artifact needs {describe_bytes(need)}, claim {name} had {describe_bytes(free)} free at"
+            f"{what} {describe_bytes(need)}, claim {name} had {describe_bytes(free)} free at"
             " inspection;"
             " free or add space, then set the annotation halfbyte.dev/requested-at",
             terminal=True,

@@ -22,7 +22,7 @@ from halfbyte.planning.manifests.job import ARTIFACTS_PATH, WorkerJob, build_job
 from halfbyte.planning.manifests.meta import child_labels
 from halfbyte.planning.quantities import describe_bytes
 from halfbyte.planning.references import artifact_claim_name
-from halfbyte.planning.sizes import SCRATCH_BASE
+from halfbyte.planning.sizes import SCRATCH
 from halfbyte.planning.snapshot import ModelObject, Snapshot
 from halfbyte.planning.stage import Context, Stage, carry, done, stalled, stopped
 from halfbyte.planning.violation import Violation
@@ -142,7 +142,7 @@ def _build(context: Context, name: str, annotations: Mapping[str, str]) -> tuple
         claim=artifact_claim(context),
         memory_request=settings.jobs.inspect_memory_bytes,
         memory_limit=settings.jobs.inspect_memory_bytes,
-        scratch=SCRATCH_BASE,
+        scratch=SCRATCH,
         deadline_seconds=settings.jobs.inspect_deadline_seconds,
         resources=type(spec.quantization.resources)(),
     )

@@ -27,7 +27,8 @@ _FACTORS: Final[dict[str, Decimal]] = {
     "Pi": Decimal(2**50),
     "Ei": Decimal(2**60),
 }
-_QUANTITY: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][0-9]{1,2})?")
+_NUMBER: Final = r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
+_QUANTITY: Final = re.compile(rf"({_NUMBER})([numkMGTPE]|[KMGTPE]i)?|({_NUMBER}[eE][-+]?[0-9]{{1,3}})")
 
 
 def parse_quantity(text: str | int | float) -> Decimal:
@@ -39,10 +40,9 @@ def parse_quantity(text: str | int | float) -> Decimal:
     match = _QUANTITY.fullmatch(str(text))
     if match is None:
         raise ValueError(f"{text!r} is not a quantity such as 16Gi or 500m")
-    suffix = match.group(2) or ""
-    if len(suffix) > 1 and suffix[0] in "eE" and suffix[1:].isdigit():
-        return Decimal(match.group(1)).scaleb(int(suffix[1:]))
-    return Decimal(match.group(1)) * _FACTORS[suffix]
+    if match.group(3):
+        return Decimal(match.group(3))
+    return Decimal(match.group(1)) * _FACTORS[match.group(2) or ""]
 
 
 def parse_bytes(text: str | int) -> int:

@@ -32,7 +32,7 @@ from halfbyte.planning.recipe import Recipe, quantized_linears
 BASE: Final = 768 * MIB
 MARGIN: Final = 1.3
 HEADER: Final = 120
-SCRATCH_BASE: Final = 512 * MIB
+SCRATCH: Final = 256 * MIB
 SECONDS_PER_WEIGHT_TOKEN: Final = {"AWQ": 7e-10, "GPTQ": 2e-10}
 MEASURE_SECONDS_PER_WEIGHT_TOKEN: Final = 6e-11
 MIN_DEADLINE: Final = 3600
@@ -73,7 +73,7 @@ def _quantized_bytes(layer: Linear, recipe: Recipe, dtype_bytes: int) -> int:
 
 
 def quantize_job_size(spec: Spec, facts: ModelFacts, recipe: Recipe, dtype: str) -> JobSize:
-    """Memory, scratch and time of the quantize Job; limits and requests of the spec win."""
+    """Memory and time of the quantize Job; limits and requests of the spec win."""
     width = DTYPE_BYTES[dtype]
     artifact = artifact_bytes(facts, recipe)
     weights = facts.parameters * width
@@ -91,11 +91,11 @@ def quantize_job_size(spec: Spec, facts: ModelFacts, recipe: Recipe, dtype: str)
         f" + {describe_bytes(artifact)} artifact + {describe_bytes(activations)} activations)"
     )
     return _job_size(spec.quantization.resources.requests.memory, spec.quantization.resources.limits.memory,
-                     memory, scratch_bytes(spec, facts), expected, why)  # fmt: skip
+                     memory, expected, why)  # fmt: skip
 
 
 def validate_job_size(spec: Spec, facts: ModelFacts, recipe: Recipe) -> JobSize:
-    """Memory, scratch and time of the validate Job; limits and requests of the spec win."""
+    """Memory and time of the validate Job; limits and requests of the spec win."""
     gates: Validation = spec.validation
     length = min(gates.sequence_length, facts.max_position_embeddings)
     models = 1 if recipe.method == "None" else 2
@@ -110,23 +110,25 @@ def validate_job_size(spec: Spec, facts: ModelFacts, recipe: Recipe) -> JobSize:
         f" + {describe_bytes(logits)} logits)"
     )
     return _job_size(gates.resources.requests.memory, gates.resources.limits.memory,
-                     memory, scratch_bytes(spec, facts), expected, why)  # fmt: skip
+                     memory, expected, why)  # fmt: skip
 
 
-def scratch_bytes(spec: Spec, facts: ModelFacts) -> int:
-    """Temporary disk of a Job: a hub download lands there."""
-    download = round_up(int(facts.source_bytes * 1.1), MIB) if spec.source.hugging_face else 0
-    return SCRATCH_BASE + download
+def disk_bytes(spec: Spec, facts: ModelFacts, recipe: Recipe) -> int:
+    """Room that the artifact claim must have: the artifact with its staging, and a hub's files, which are
+    kept there.
+    """
+    download = facts.source_bytes if spec.source.hugging_face else 0
+    return int(artifact_bytes(facts, recipe) * 1.05) + download
 
 
 def _job_size(
-    request: str | int | None, limit: str | int | None, planned: int, scratch: int, expected: float, why: str
+    request: str | int | None, limit: str | int | None, planned: int, expected: float, why: str
 ) -> JobSize:
     memory_limit = parse_bytes(limit) if limit is not None else max(planned, parse_bytes(request or 0))
     memory_request = parse_bytes(request) if request is not None else min(planned, memory_limit)
     low, high = round_up(int(expected * 0.3), 5), round_up(int(expected * 1.5), 5)
     deadline = min(MAX_DEADLINE, max(MIN_DEADLINE, 10 * high))
-    return JobSize(memory_request, memory_limit, scratch, (low, high), deadline, why)
+    return JobSize(memory_request, memory_limit, SCRATCH, (low, high), deadline, why)
 
 
 def kv_bytes_per_token(facts: ModelFacts, dtype: str) -> int:
