@@ -24,7 +24,12 @@ def exported() -> set[str]:
     telemetry.reconciled("succeeded", 0.1)
     telemetry.request("PATCH", "jobs", 200)
     telemetry.conditions("ns", "m", {"conditions": [{"type": "Ready", "status": "True"}]})
-    return {sample.name for family in telemetry.registry.collect() for sample in family.samples}
+    return {
+        sample.name
+        for family in telemetry.registry.collect()
+        for sample in family.samples
+        if not sample.name.endswith("_created")
+    }
 
 
 def alerts() -> list[dict[str, Any]]:
@@ -70,6 +75,18 @@ def test_alerts_say_what_and_what_to_do() -> None:
         assert alert["labels"]["severity"] in {"warning", "critical"}
     stalled = next(alert for alert in alerts() if alert["alert"] == "HalfbyteModelStalled")
     assert "{{ $labels.namespace }}/{{ $labels.name }}" in stalled["annotations"]["summary"]
+
+
+def test_every_metric_and_alert_is_on_the_page() -> None:
+    page = (ROOT / "docs" / "operations" / "monitoring.md").read_text()
+    metrics = {
+        re.sub(r"_(bucket|sum|count)$", "", name) for name in exported() if name.startswith("halfbyte_")
+    }
+    assert {name for name in metrics if f"`{name}`" not in page} == set()
+    assert set(re.findall(r"`(halfbyte_\w+)`", page)) - metrics == set()
+    assert set(re.findall(r"^\| (Halfbyte\w+)", page, flags=re.MULTILINE)) == {
+        each["alert"] for each in alerts()
+    }
 
 
 def test_the_resync_alert_follows_the_period() -> None:
