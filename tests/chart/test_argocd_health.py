@@ -8,6 +8,9 @@ import pytest
 from lupa import lua51
 
 from support.helm import CHART
+from support.models import evidence_result, spec
+from support.models import model as subject
+from support.simulated_cluster import SimulatedCluster
 
 SCRIPT = (CHART / "files" / "argocd-health.lua").read_text()
 
@@ -80,3 +83,51 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
 @pytest.mark.parametrize(("obj", "status", "message"), CASES.values(), ids=CASES.keys())
 def test_health(obj: dict[str, Any], status: str, message: str) -> None:
     assert health(obj) == {"status": status, "message": message}
+
+
+def seen(cluster: SimulatedCluster) -> str:
+    """What Argo CD shows for the object as the planner left it."""
+    subject = cluster.model
+    obj = {
+        "metadata": {"generation": subject.generation},
+        "spec": subject.raw_spec,
+        "status": subject.status,
+    }
+    return health(obj)["status"]
+
+
+def test_health_over_the_whole_flow() -> None:
+    """The statuses are those that the planner writes, not ones that this test made up."""
+    cluster = SimulatedCluster()
+    for stage in ("inspect", "quantize", "validate"):
+        cluster.reconcile()
+        assert seen(cluster) == "Progressing", stage
+        cluster.finish(stage)
+    cluster.reconcile()
+    assert seen(cluster) == "Progressing"
+    cluster.start_pods()
+    cluster.until_ready()
+    assert seen(cluster) == "Healthy"
+
+    cluster.change(spec(quantization={"method": "GPTQ", "bits": 4, "groupSize": 64}))
+    assert seen(cluster) == "Progressing", "the newest spec was not looked at yet"
+    cluster.reconcile()
+    cluster.finish("quantize")
+    cluster.reconcile()
+    cluster.fail("validate", "GateFailed", "cosine 0.88, needed 0.985", 50, evidence_result("Failed", "0.88"))
+    cluster.reconcile()
+    assert cluster.condition("Ready")["reason"] == "GateFailed"
+    assert seen(cluster) == "Degraded"
+
+    cluster.change(spec())
+    cluster.until_ready()
+    assert seen(cluster) == "Healthy"
+
+
+def test_a_plan_that_waits_for_approval_is_suspended() -> None:
+    cluster = SimulatedCluster(subject(spec(approval="Manual")))
+    cluster.reconcile()
+    cluster.finish("inspect")
+    cluster.reconcile()
+    assert cluster.condition("Ready")["reason"] == "WaitingForApproval"
+    assert seen(cluster) == "Suspended"
