@@ -57,9 +57,11 @@ async def test_pages_are_joined(server: Server) -> None:
         return web.json_response({"items": [{"n": 1}], "metadata": {"continue": "more"}})
 
     server.answer = pages
-    assert await server.kube.list(resources.JOBS, "models", labels="a=b") == [{"n": 1}, {"n": 2}]
+    found = await server.kube.list(resources.JOBS, "models", labels="a=b")
+    assert [each["n"] for each in found] == [1, 2]
+    assert {(each["apiVersion"], each["kind"]) for each in found} == {("batch/v1", "Job")}
     assert [request.query["labelSelector"] for request in server.requests] == ["a=b", "a=b"]
-    assert await server.kube.list(resources.JOBS, "models", limit=1) == [{"n": 1}]
+    assert [each["n"] for each in await server.kube.list(resources.JOBS, "models", limit=1)] == [1]
     assert server.requests[-1].query["limit"] == "1"
 
 

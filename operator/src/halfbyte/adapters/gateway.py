@@ -73,7 +73,10 @@ class KubeGateway(Protocol):
         metadata_only: bool = False,
         limit: int | None = None,
     ) -> list[Json]:
-        """All objects that match, paged inside; of one namespace or of all. ``limit`` stops after so many."""
+        """All objects that match, paged inside; of one namespace or of all. ``limit`` stops after so many.
+
+        Each has its ``apiVersion`` and ``kind``.
+        """
         ...
 
     async def create(self, manifest: Mapping[str, Any], *, manager: str) -> Json:

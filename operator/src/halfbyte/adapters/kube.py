@@ -26,19 +26,23 @@ Observer = Callable[[str, str, int], None]
 """Told verb, plural and HTTP status (0: no answer) of every request."""
 
 
-async def load_configuration(context: str | None = None) -> Configuration:
-    """Credentials of the pod's service account, else of the kubeconfig (``KUBECONFIG``, ``~/.kube/config``).
+async def load_configuration(kubeconfig: str | None = None, context: str | None = None) -> Configuration:
+    """Credentials of the pod's service account, else of a kubeconfig (``KUBECONFIG``, ``~/.kube/config``).
+
+    A file or context that is named explicitly comes before the service account.
 
     Raises:
         kubernetes.aio.config.ConfigException: neither is there.
     """
     configuration = Configuration()
     try:
-        if context is not None:
-            raise kube_config.ConfigException("a context was asked for")
+        if kubeconfig or context:
+            raise kube_config.ConfigException("not the service account")
         kube_config.load_incluster_config(client_configuration=configuration)
     except kube_config.ConfigException:
-        await kube_config.load_kube_config(client_configuration=configuration, context=context)
+        await kube_config.load_kube_config(
+            config_file=kubeconfig, client_configuration=configuration, context=context
+        )
     return configuration
 
 
@@ -83,7 +87,9 @@ class KubeApi:
         items: list[Json] = []
         while True:
             page = await self._json("GET", resource.plural, path, query=query, accept=accept)
-            items += page.get("items") or []
+            # The server leaves these two out of a list's items.
+            kind = {"apiVersion": resource.api_version, "kind": resource.kind}
+            items += [{**item, **kind} for item in page.get("items") or []]
             token = page["metadata"].get("continue")
             if not token or (limit is not None and len(items) >= limit):
                 return items
