@@ -88,7 +88,9 @@ def missing_reference(snapshot: Snapshot, spec: Spec) -> Violation | None:
     if hub is None or hub.token_secret_ref is None:
         return None
     wanted = hub.token_secret_ref
-    keys = snapshot.secrets.get(wanted.name)
+    # A name that is not among the keys is a Secret that the operator may not read: its absence would show in
+    # the pod.
+    keys = snapshot.secrets.get(wanted.name, frozenset({wanted.key}))
     if keys is None:
         message = f"tokenSecretRef: Secret {wanted.name} does not exist in namespace {namespace}; create it"
         return Violation(Reason.SECRET_NOT_FOUND, message, terminal=False)

@@ -211,12 +211,18 @@ def _lost(
 
 
 def _failed(context: Context, wanted: Wanted, job: JobFact, view: JobView) -> Stage[Mapping[str, Any]]:
-    seen = job.annotations.get(attempt_annotation(context.model.uid))
-    retry = seen != current_attempt(context) if seen is not None else _outlived(context, job)
-    if retry and not context.spec.suspend:
+    if tried_again(context, job) and not context.spec.suspend:
         message = f"the spec or {labels.REQUESTED_AT} changed, {job.name} is tried again"
         return working(wanted.reason, message, deletion(context.snapshot, job))
     return stalled(view.reason or Reason.INTERNAL_ERROR, f"{wanted.kind}: {view.message}")
+
+
+def tried_again(context: Context, job: JobFact) -> bool:
+    """Whether a failed Job belongs to an earlier attempt of this model, or to a time before the model."""
+    seen = job.annotations.get(attempt_annotation(context.model.uid))
+    if seen is None:
+        return _outlived(context, job)
+    return job.condition_type == "Failed" and seen != current_attempt(context)
 
 
 def _doomed(snapshot: Snapshot, job: JobFact) -> bool:

@@ -30,7 +30,7 @@ from halfbyte.planning.facts import facts_status
 from halfbyte.planning.guard import read_spec
 from halfbyte.planning.identity import inspect_job_name, quantize_job_name, source_key
 from halfbyte.planning.inspection import Inspected, artifact_claim, inspect
-from halfbyte.planning.jobs import find_job, stale_jobs
+from halfbyte.planning.jobs import classify_job, deletion, find_job, stale_jobs, tried_again
 from halfbyte.planning.manifests.claim import build_artifact_claim
 from halfbyte.planning.plan import Action, Apply, Create, EventDraft, Plan
 from halfbyte.planning.quantities import describe_bytes, format_bytes
@@ -47,7 +47,7 @@ from halfbyte.planning.report import (
 from halfbyte.planning.rollout import Step, Target, choose_target, intent_of, living, next_step
 from halfbyte.planning.settings import PlanningSettings
 from halfbyte.planning.snapshot import Snapshot
-from halfbyte.planning.stage import Context, Stage, done, pending, stalled, stopped
+from halfbyte.planning.stage import Context, Stage, done, pending, stalled, stopped, working
 from halfbyte.planning.validation import Evidence, validate
 from halfbyte.planning.validation import job_name as validate_job
 from halfbyte.planning.violation import Violation
@@ -122,7 +122,21 @@ class _Pass:
             command = f"kubectl annotate {target} {labels.APPROVE}={decision.digest()} --overwrite"
             message = f"plan {decision.digest()} waits for approval: {command}"
             return Stage("False", Reason.WAITING_FOR_APPROVAL, message)
+        rebuild = self._rebuild(decision)
+        if rebuild:
+            return working(Reason.QUANTIZING, "the artifact was found corrupt, it is made again", rebuild)
         return quantize(self.context, decision, self.now)
+
+    def _rebuild(self, decision: Decision) -> tuple[Action, ...]:
+        """Away with both Jobs when validation found the artifact corrupt and the model is to be tried again."""
+        snapshot = self.context.snapshot
+        found = find_job(snapshot, validate_job(self.context, decision))
+        if found is None or self.context.spec.suspend or not tried_again(self.context, found):
+            return ()
+        if classify_job(found).reason is not Reason.ARTIFACT_CORRUPT:
+            return ()
+        made = find_job(snapshot, quantize_job_name(decision.key, artifact_claim(self.context)))
+        return (*deletion(snapshot, found), *(deletion(snapshot, made) if made else ()))
 
     def _approved(self, decision: Decision) -> bool:
         """Automatic, approved by its digest, or rolled out already: what serves needs no second approval."""
@@ -169,7 +183,7 @@ class _Pass:
         artifact: Mapping[str, Any] | None = self.quantized.value
         if artifact is None:
             artifact = previous.get("artifact") if unknown else None
-        if artifact is None and decision is not None:
+        if artifact is None and decision is not None and not self._rebuild(decision):
             artifact = recorded_artifact(self.context, decision)
         evidence = self.validated.value.status if self.validated.value else None
         if evidence is None and unknown:

@@ -48,9 +48,12 @@ def quantize(context: Context, decision: Decision, now: datetime) -> Stage[dict[
     stage = follow_job(context, wanted, now, (Reason.ARTIFACT_READY, ""))
     if stage.value is None:
         return carry(stage)
-    artifact = (
-        dict(stage.value) if stage.value is recorded else _artifact_status(context, decision, stage.value)
-    )
+    artifact = dict(stage.value)
+    if recorded is None or stage.value is not recorded:
+        artifact = _artifact_status(context, decision, stage.value)
+    # The Job may have been made by an older operator: who made an artifact does not change with this one.
+    if recorded is not None and recorded.get("createdBy"):
+        artifact["createdBy"] = recorded["createdBy"]
     return done(artifact, Reason.ARTIFACT_READY, _describe(decision, artifact))
 
 

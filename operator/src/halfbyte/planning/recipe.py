@@ -11,6 +11,7 @@ groupSize 128``.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from halfbyte.api.spec import Calibration, Spec
@@ -87,12 +88,12 @@ def quantized_linears(facts: ModelFacts, recipe: Recipe) -> tuple[Linear, ...]:
     """The layers that the recipe quantizes."""
     if recipe.method == "None":
         return ()
-    return _remaining(facts, recipe.ignore)
+    return _remaining(facts.linears, recipe.ignore)
 
 
 def allowed_group_sizes(facts: ModelFacts, ignore: tuple[str, ...]) -> tuple[int, ...]:
     """Group sizes, largest first, that divide the columns of every layer that is not ignored."""
-    columns = [each.columns for each in _remaining(facts, ignore)]
+    columns = [each.columns for each in _remaining(facts.linears, ignore)]
     return tuple(size for size in GROUP_SIZES if all(count % size == 0 for count in columns))
 
 
@@ -127,6 +128,7 @@ def artifact_path(recipe: Recipe, key: str) -> str:
     return f"{recipe.method.lower()}-{key.removeprefix('sha256-')[:16]}"
 
 
-def _remaining(facts: ModelFacts, ignore: tuple[str, ...]) -> tuple[Linear, ...]:
-    left = (each.without(ignore) for each in facts.linears)
+@lru_cache(maxsize=512)
+def _remaining(linears: tuple[Linear, ...], ignore: tuple[str, ...]) -> tuple[Linear, ...]:
+    left = (each.without(ignore) for each in linears)
     return tuple(each for each in left if each is not None)

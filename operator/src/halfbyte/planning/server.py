@@ -242,19 +242,20 @@ def _cpu_cache(
         space = max(1, -(-per_token * length * requests // GIB))
         if most is None or space <= most:
             return _cpu_settled(space, per_token, length, length)
-    # Asked for by name it is refused, as a default it is cut. A node without any room is
-    # InsufficientMemory's business.
-    tokens = max(1, most or 1) * GIB // per_token
+    if most is None or most < 1:
+        # No room for any cache at all: that is InsufficientMemory's business, not the context's.
+        return _cpu_settled(1, per_token, min(length, GIB // per_token), length)
+    tokens = most * GIB // per_token
     if spec.serving.max_model_len:
         return Violation.of(
             Reason.CONTEXT_TOO_LONG,
             f"one request of spec.serving.maxModelLen {length} needs {describe_bytes(per_token * length)} of"
             " KV cache"
-            f" ({per_token} bytes a token in {dtype}), {describe_bytes(max(0, most or 0) * GIB)} are left"
+            f" ({per_token} bytes a token in {dtype}), {describe_bytes(most * GIB)} are left"
             " beside the"
             f" weights; lower it to {tokens} or give the server more memory",
         )
-    return _cpu_settled(max(1, most or 1), per_token, min(length, tokens), length)
+    return _cpu_settled(most, per_token, min(length, tokens), length)
 
 
 def _cpu_settled(space: int, per_token: int, length: int, asked: int) -> _Cache:

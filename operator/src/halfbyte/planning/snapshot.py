@@ -177,8 +177,8 @@ class Snapshot:
         serving_pods: pods of all our Deployments; ``labels`` carry ``halfbyte.dev/revision``.
         config_maps: by name; ours, plus those of stage ``quantize``.
         claims: by name, every existing claim out of ``references(model).claims``.
-        secrets: for every Secret out of ``references(model).secrets``: its keys (never values), None when it
-            is missing.
+        secrets: for every readable Secret out of ``references(model).secrets``: its keys (never values), None
+            when it is missing.
         nodes: None when the operator may not list nodes.
         progress: the last progress line of the running worker pod, parsed.
         server_log_kernel: kernel class that the newest revision's server logged, None when unknown.
