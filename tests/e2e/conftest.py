@@ -1,4 +1,4 @@
-"""A real cluster for the end-to-end tests: our own binaries, our own images, real Helm; fresh volumes, ended afterwards."""
+"""A real cluster for the end-to-end tests: real images, real Helm, fresh volumes; ended afterwards."""
 
 from __future__ import annotations
 
@@ -10,11 +10,8 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-import local_cluster as cluster
-
-EXAMPLES = cluster.ROOT / "examples"
-MODELS = "models"
+from support import local_cluster as cluster
+from support.quantized_models import EXAMPLES, MODELS, tiny_manifest
 
 
 @pytest.fixture(scope="session")
@@ -28,7 +25,11 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         try:
             cluster.bring_up()
             built = subprocess.run(
-                [EXAMPLES / "model" / "build"], check=True, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
+                [EXAMPLES / "model" / "build"],
+                check=True,
+                stdout=subprocess.PIPE,
+                stdin=subprocess.DEVNULL,
+                text=True,
             ).stdout.strip()
             shutil.copytree(built, volumes / "weights" / "smollm2-135m-instruct", dirs_exist_ok=True)
             cluster.install_chart()
@@ -36,7 +37,16 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             yield volumes
         finally:
             print(cluster.kubectl("get", "qm,jobs,pods", "-A", check=False))
-            print(cluster.kubectl("logs", "-n", cluster.SYSTEM_NAMESPACE, "deploy/halfbyte-operator", "--tail=60", check=False))
+            print(
+                cluster.kubectl(
+                    "logs",
+                    "-n",
+                    cluster.SYSTEM_NAMESPACE,
+                    "deploy/halfbyte-operator",
+                    "--tail=60",
+                    check=False,
+                )
+            )
             cluster.run(cluster.CLUSTER, "down")
 
 
@@ -65,21 +75,3 @@ def model(node: Path) -> Iterator[Callable[..., cluster.Json]]:
     yield apply
     for name in names:
         cluster.delete("quantizedmodel", name, MODELS, "--wait=true")
-
-
-def tiny_manifest(name: str, **spec: object) -> cluster.Json:
-    """A QuantizedModel of the tiny model in W8A8 without gates; every part of the spec may be replaced."""
-    parts: cluster.Json = {
-        "source": {"pvc": {"claimName": "weights", "path": "tiny"}},
-        "quantization": {"method": "W8A8"},
-        "validation": {"onFailure": "Warn", "generation": {"promptTokens": 16, "newTokens": 32, "maxRepetition": "1"}},
-        "serving": {"engine": "vLLM", "accelerator": {"type": "cpu"}, "maxModelLen": 512},
-        "storage": {"claimName": "artifacts"},
-    }
-    parts.update(spec)
-    return {
-        "apiVersion": "halfbyte.dev/v1alpha1",
-        "kind": "QuantizedModel",
-        "metadata": {"name": name, "namespace": MODELS},
-        "spec": parts,
-    }

@@ -6,10 +6,10 @@ import json
 import re
 from pathlib import Path
 
-import local_cluster as cluster
 import pytest
 
-from .conftest import EXAMPLES, MODELS
+from support import local_cluster as cluster
+from support.quantized_models import EXAMPLES, MODELS
 
 pytestmark = pytest.mark.usefixtures("node")
 STAGE_TIMEOUT = 1500.0
@@ -34,12 +34,19 @@ def jobs(stage: str, model: str) -> list[cluster.Json]:
 
 
 def measurement(model: cluster.Json, name: str) -> cluster.Json:
-    found: cluster.Json = next(each for each in model["status"]["validation"]["measurements"] if each["name"] == name)
+    found: cluster.Json = next(
+        each for each in model["status"]["validation"]["measurements"] if each["name"] == name
+    )
     return found
 
 
 def ask(name: str, question: str) -> str:
-    body = {"model": name, "messages": [{"role": "user", "content": question}], "max_tokens": 32, "temperature": 0}
+    body = {
+        "model": name,
+        "messages": [{"role": "user", "content": question}],
+        "max_tokens": 32,
+        "temperature": 0,
+    }
     answer = cluster.post_through_service(MODELS, name, "/v1/chat/completions", body)
     text: str = answer["choices"][0]["message"]["content"]
     return text
@@ -47,7 +54,7 @@ def ask(name: str, question: str) -> str:
 
 @pytest.fixture(scope="module")
 def awq(node: Path) -> cluster.Json:
-    """The AWQ example applied and followed to Ready, with every line of `kubectl get qm` that was seen on the way."""
+    """The AWQ example followed to Ready, with every line of `kubectl get qm` and the progress on the way."""
     cluster.apply(EXAMPLES / "smollm2-135m-awq.yaml")
     lines: list[str] = []
     progress: list[cluster.Json] = []

@@ -1,4 +1,4 @@
-"""What breaks in a cluster: the operator killed, the spec changed under a running Job, deletion at every stage."""
+"""What goes wrong: a killed operator, a spec changed under a running Job, deletion at every stage."""
 
 from __future__ import annotations
 
@@ -7,38 +7,60 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import local_cluster as cluster
 import pytest
 
-from .conftest import MODELS, tiny_manifest
+from support import local_cluster as cluster
+from support.quantized_models import MODELS, tiny_manifest
 
 Model = Callable[..., cluster.Json]
 KILLS = 10
 
 
 def kill_operator() -> None:
-    """SIGKILL to the operator's process, by way of containerd; then its pod is replaced so that back-off does not wait."""
+    """SIGKILL through containerd; then the pod is replaced, so that no restart back-off is waited for."""
     for pod in cluster.listing("pods", cluster.SYSTEM_NAMESPACE, "app.kubernetes.io/name=halfbyte"):
         for status in pod["status"].get("containerStatuses") or []:
             container = status.get("containerID", "").rpartition("/")[2]
             if container and "running" in status["state"]:
-                cluster.run(cluster.CLUSTER, "exec", "ctr", "-n", "k8s.io", "tasks", "kill", "-s", "SIGKILL", container)
-        cluster.delete("pod", pod["metadata"]["name"], cluster.SYSTEM_NAMESPACE, "--force", "--grace-period=0", "--wait=false")
+                cluster.run(
+                    cluster.CLUSTER,
+                    "exec",
+                    "ctr",
+                    "-n",
+                    "k8s.io",
+                    "tasks",
+                    "kill",
+                    "-s",
+                    "SIGKILL",
+                    container,
+                )
+        cluster.delete(
+            "pod",
+            pod["metadata"]["name"],
+            cluster.SYSTEM_NAMESPACE,
+            "--force",
+            "--grace-period=0",
+            "--wait=false",
+        )
 
 
 def job_runs() -> dict[str, tuple[str, int]]:
-    """Name -> uid and number of pods of every Job of the model `killed`: a second uid or pod means that it ran twice."""
+    """Name -> uid and pods of every Job of `killed`: a second uid or pod means that it ran twice."""
     pods = cluster.listing("pods", MODELS, "app.kubernetes.io/managed-by=halfbyte,halfbyte.dev/model=killed")
     found = {}
     for job in cluster.listing("jobs", MODELS, "halfbyte.dev/model=killed"):
         name, uid = job["metadata"]["name"], job["metadata"]["uid"]
-        owned = [each for each in pods if any(o["uid"] == uid for o in each["metadata"].get("ownerReferences", []))]
+        owned = [
+            each for each in pods if any(o["uid"] == uid for o in each["metadata"].get("ownerReferences", []))
+        ]
         found[name] = (uid, len(owned))
     return found
 
 
 def is_ready(name: str) -> bool:
-    return bool(cluster.condition(cluster.get("quantizedmodel", name, MODELS), "Ready").get("status") == "True")
+    return bool(
+        cluster.condition(cluster.get("quantizedmodel", name, MODELS), "Ready").get("status") == "True"
+    )
 
 
 @pytest.mark.timeout(1500)
@@ -52,7 +74,12 @@ def test_the_operator_killed_ten_times_ends_ready_and_no_job_runs_twice(model: M
         time.sleep(pause)
         for name, (uid, _count) in job_runs().items():
             seen.setdefault(name, set()).add(uid)
-        moments.append((round(pause, 1), cluster.condition(cluster.get("quantizedmodel", "killed", MODELS), "Ready").get("reason")))
+        moments.append(
+            (
+                round(pause, 1),
+                cluster.condition(cluster.get("quantizedmodel", "killed", MODELS), "Ready").get("reason"),
+            )
+        )
         kill_operator()
     print(f"killed at: {moments}")
     cluster.poll(lambda: is_ready("killed"), timeout=600, what="killed Ready")
@@ -75,7 +102,9 @@ def test_a_spec_change_while_a_job_runs_starts_the_new_job_and_ends_the_old(mode
     old = cluster.poll(running, timeout=180, what="the first quantize Job")[0]["metadata"]["name"]
     cluster.apply(tiny_manifest("changed"))
     cluster.poll(lambda: is_ready("changed"), timeout=600, what="changed Ready")
-    names = [each["metadata"]["name"] for each in cluster.listing("jobs", MODELS, "halfbyte.dev/model=changed")]
+    names = [
+        each["metadata"]["name"] for each in cluster.listing("jobs", MODELS, "halfbyte.dev/model=changed")
+    ]
     assert old not in names
 
 
@@ -83,7 +112,7 @@ def test_a_spec_change_while_a_job_runs_starts_the_new_job_and_ends_the_old(mode
 @pytest.mark.parametrize("reason", ["Inspecting", "Quantizing", "Validating", "RollingOut"])
 def test_deletion_at_every_stage_leaves_nothing(reason: str, model: Model, tiny: str, node: Path) -> None:
     name = f"deleted-{reason.lower()}"
-    # A group size of its own for every stage makes an artifact of its own, so that no stage is skipped by reuse.
+    # A recipe of its own for every stage, so that no stage is skipped by reuse.
     group = {"Inspecting": 32, "Quantizing": 64, "Validating": 128, "RollingOut": 32}[reason]
     symmetric = reason != "RollingOut"
     model(name, quantization={"method": "GPTQ", "bits": 4, "groupSize": group, "symmetric": symmetric})
@@ -110,7 +139,14 @@ def test_no_write_when_nothing_changes(model: Model, tiny: str) -> None:
 
     def versions() -> dict[str, str]:
         kinds = "qm,jobs,deployments,services,configmaps,events"
-        items = cluster.kubectl("get", kinds, "-n", MODELS, "-o", "jsonpath={range .items[*]}{.kind}/{.metadata.name}={.metadata.resourceVersion} {end}")
+        items = cluster.kubectl(
+            "get",
+            kinds,
+            "-n",
+            MODELS,
+            "-o",
+            "jsonpath={range .items[*]}{.kind}/{.metadata.name}={.metadata.resourceVersion} {end}",
+        )
         return dict(each.split("=") for each in items.split())
 
     before = versions()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import local_cluster as cluster
 import pytest
 
-from .conftest import MODELS, tiny_manifest
+from support import local_cluster as cluster
+from support.quantized_models import MODELS, tiny_manifest
 
 Model = Callable[..., cluster.Json]
 
@@ -45,10 +45,15 @@ class TestTheApiServerRefuses:
         assert "AWQ" in message
 
     def test_two_sources(self) -> None:
-        two = {"pvc": {"claimName": "weights", "path": "tiny"}, "huggingFace": {"repo": "a/b", "revision": "main"}}
+        two = {
+            "pvc": {"claimName": "weights", "path": "tiny"},
+            "huggingFace": {"repo": "a/b", "revision": "main"},
+        }
         assert "exactly one" in refused(source=two)
 
-    @pytest.mark.parametrize("argument", ["--model=x", "--tensor-parallel-size", "--quantization=awq", "--port=1"])
+    @pytest.mark.parametrize(
+        "argument", ["--model=x", "--tensor-parallel-size", "--quantization=awq", "--port=1"]
+    )
     def test_an_owned_argument(self, argument: str) -> None:
         serving = {"engine": "vLLM", "accelerator": {"type": "cpu"}, "extraArgs": [argument]}
         assert argument.split("=")[0] in refused(serving=serving)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import local_cluster as cluster
 import pytest
 
-from .conftest import MODELS
+from support import local_cluster as cluster
+from support.quantized_models import MODELS
 
 
 @pytest.mark.timeout(600)
-def test_uninstalling_with_a_model_present_leaves_nothing_stuck(model: Callable[..., cluster.Json], tiny: str) -> None:
+def test_uninstalling_with_a_model_present_leaves_nothing_stuck(
+    model: Callable[..., cluster.Json], tiny: str
+) -> None:
     model("orphan")
     cluster.poll(
         lambda: cluster.condition(cluster.get("quantizedmodel", "orphan", MODELS), "Ready").get("reason"),
@@ -20,8 +22,10 @@ def test_uninstalling_with_a_model_present_leaves_nothing_stuck(model: Callable[
     cluster.run(cluster.CLUSTER, "helm", "uninstall", "halfbyte", "-n", cluster.SYSTEM_NAMESPACE, "--wait")
     assert cluster.get("quantizedmodel", "orphan", MODELS), "the CRD and the objects stay"
     cluster.kubectl("delete", "qm", "orphan", "-n", MODELS, "--wait=true", "--timeout=60s")
-    cluster.poll(
-        lambda: not cluster.kubectl("get", "jobs,pods", "-n", MODELS, "-l", "halfbyte.dev/model=orphan", "-o", "name").strip(),
-        timeout=120, what="children gone without the operator",
-    )  # fmt: skip
+    selector = "halfbyte.dev/model=orphan"
+
+    def gone() -> bool:
+        return not cluster.kubectl("get", "jobs,pods", "-n", MODELS, "-l", selector, "-o", "name").strip()
+
+    cluster.poll(gone, timeout=120, what="children gone without the operator")
     cluster.install_chart()

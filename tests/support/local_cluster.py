@@ -1,4 +1,4 @@
-"""The local cluster as a Python object: what the demo and the end-to-end tests do to it, through its own programs.
+"""The local cluster, as the demo and the end-to-end tests use it: through its own programs.
 
 Only the standard library, so that the demo runs with a system Python.
 """
@@ -20,7 +20,8 @@ VERSION = "0.1.0"
 IMAGES = tuple(f"halfbyte.dev/{name}:{VERSION}" for name in ("operator", "worker", "vllm"))
 SYSTEM_NAMESPACE = "halfbyte-system"
 CACHE = Path(
-    os.environ.get("HALFBYTE_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "halfbyte"
+    os.environ.get("HALFBYTE_CACHE")
+    or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "halfbyte"
 )
 
 Json = dict[str, Any]
@@ -33,11 +34,18 @@ class CommandError(RuntimeError):
 def run(*command: str | Path, stdin: str | None = None, timeout: float = 600, check: bool = True) -> str:
     """Standard output of the command; raises CommandError with its standard error when it fails."""
     done = subprocess.run(
-        [str(part) for part in command], input=stdin or "", capture_output=True, text=True, timeout=timeout, check=False
+        [str(part) for part in command],
+        input=stdin or "",
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
     )
     if check and done.returncode != 0:
         tail = "\n".join((done.stderr or done.stdout).strip().splitlines()[-20:])
-        raise CommandError(f"{' '.join(str(part) for part in command)}\nexit status {done.returncode}\n{tail}")
+        raise CommandError(
+            f"{' '.join(str(part) for part in command)}\nexit status {done.returncode}\n{tail}"
+        )
     return done.stdout
 
 
@@ -89,9 +97,11 @@ def poll(probe: Callable[[], Any], *, timeout: float, what: str, every: float = 
 
 
 def post_through_service(namespace: str, service: str, path: str, body: Json, timeout: float = 300) -> Json:
-    """POST to a Service by way of the API server's proxy, so that it works whether or not this host has routes to it."""
+    """POST to a Service by way of the API server's proxy: this host needs no route to it."""
     raw = f"/api/v1/namespaces/{namespace}/services/http:{service}:http/proxy{path}"
-    answer: Json = json.loads(kubectl("create", "--raw", raw, "-f", "-", stdin=json.dumps(body), timeout=timeout))
+    answer: Json = json.loads(
+        kubectl("create", "--raw", raw, "-f", "-", stdin=json.dumps(body), timeout=timeout)
+    )
     return answer
 
 

@@ -1,4 +1,4 @@
-"""Writes a two-layer Llama with random weights as a Hugging Face directory: real files, real shapes, no meaning.
+"""Writes a two-layer Llama with random weights as a Hugging Face directory: real files, no meaning.
 
 Only the standard library: a bfloat16 is the upper half of a float32.
 """
@@ -19,7 +19,10 @@ HIDDEN, INTERMEDIATE, LAYERS, HEADS, KV_HEADS, HEAD_DIM = 128, 256, 2, 2, 1, 64
 
 def shapes(vocabulary: int) -> dict[str, tuple[int, ...]]:
     """Tensor names and shapes of the checkpoint, [out, in] as in Hugging Face's Llama."""
-    found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (vocabulary, HIDDEN), "model.norm.weight": (HIDDEN,)}
+    found: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (vocabulary, HIDDEN),
+        "model.norm.weight": (HIDDEN,),
+    }
     for index in range(LAYERS):
         prefix = f"model.layers.{index}"
         found[f"{prefix}.input_layernorm.weight"] = (HIDDEN,)
@@ -38,8 +41,10 @@ def bfloat16(shape: tuple[int, ...], source: random.Random) -> bytes:
     """Random weights (norms are ones), little-endian bfloat16."""
     if len(shape) == 1:
         return struct.pack("<H", 0x3F80) * shape[0]
-    # A pool of distinct values, repeated at random offsets: a 6M-element embedding would take seconds one by one.
-    pool = array.array("H", (struct.unpack("<I", struct.pack("<f", source.gauss(0, 0.05)))[0] >> 16 for _ in range(4096)))
+    # A pool repeated at random offsets: six million values one by one would take seconds.
+    pool = array.array(
+        "H", (struct.unpack("<I", struct.pack("<f", source.gauss(0, 0.05)))[0] >> 16 for _ in range(4096))
+    )
     rows = bytearray()
     for _ in range(shape[0]):
         start = source.randrange(len(pool) - shape[1])
@@ -55,7 +60,11 @@ def write(directory: Path, tokenizer: Path, architecture: str) -> None:
     body = bytearray()
     for name, shape in shapes(vocabulary).items():
         data = bfloat16(shape, source)
-        header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [len(body), len(body) + len(data)]}
+        header[name] = {
+            "dtype": "BF16",
+            "shape": list(shape),
+            "data_offsets": [len(body), len(body) + len(data)],
+        }
         body += data
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
@@ -69,15 +78,21 @@ def write(directory: Path, tokenizer: Path, architecture: str) -> None:
     }  # fmt: skip
     (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     for each in tokenizer.iterdir():
-        if each.name.startswith(("tokenizer", "special_tokens", "generation_config", "chat_template", "vocab", "merges")):
+        if each.name.startswith(
+            ("tokenizer", "special_tokens", "generation_config", "chat_template", "vocab", "merges")
+        ):
             shutil.copy2(each, directory / each.name)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("directory", type=Path, help="where to write the model")
-    parser.add_argument("--tokenizer", type=Path, required=True, help="a Hugging Face directory to take the tokenizer from")
-    parser.add_argument("--architecture", default="LlamaForCausalLM", help="what config.json says (for tests of refusals)")
+    parser.add_argument(
+        "--tokenizer", type=Path, required=True, help="a Hugging Face directory to take the tokenizer from"
+    )
+    parser.add_argument(
+        "--architecture", default="LlamaForCausalLM", help="what config.json says (for tests of refusals)"
+    )
     options = parser.parse_args()
     write(options.directory, options.tokenizer, options.architecture)
     return 0
