@@ -57,7 +57,14 @@ class ApiServer:
             "kind": "Namespace",
             "metadata": {"name": name, "labels": labels},
         }
-        self.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(manifest))
+        # The controller that makes this account for every namespace does not run here.
+        account = {
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": {"name": "default", "namespace": name},
+        }
+        for each in (manifest, account):
+            self.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(each))
         return name
 
     def may(
@@ -92,3 +99,15 @@ def api_server() -> Iterator[ApiServer]:
     assert up.returncode == 0, up.stderr
     yield server
     server._run("down")
+
+
+@pytest.fixture
+def release(api_server: ApiServer, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A namespace of its own; afterwards no release and no CRD is left."""
+    namespace = api_server.create_namespace(f"release-{abs(hash(request.node.name)) % 10**8}")
+    yield namespace
+    for each in json.loads(api_server.helm("list", "--all-namespaces", "--output", "json")):
+        api_server.helm("uninstall", each["name"], "--namespace", each["namespace"])
+    api_server.kubectl(
+        "delete", "crd", "quantizedmodels.halfbyte.dev", "--ignore-not-found", "--wait=true", "--timeout=60s"
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +26,6 @@ MODEL: dict[str, Any] = {
         "storage": {"claimName": "artifacts"},
     },
 }
-
-
-@pytest.fixture
-def release(api_server: ApiServer, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A namespace of its own; afterwards no release and no CRD is left."""
-    namespace = api_server.create_namespace(f"release-{abs(hash(request.node.name)) % 10**8}")
-    yield namespace
-    for each in json.loads(api_server.helm("list", "--all-namespaces", "--output", "json")):
-        api_server.helm("uninstall", each["name"], "--namespace", each["namespace"])
-    api_server.kubectl("delete", "crd", CRD, "--ignore-not-found", "--wait=true", "--timeout=60s")
 
 
 def install(
