@@ -90,12 +90,17 @@ class SimulatedCluster:
             autoscaled=self.autoscaled,
         )
 
-    def reconcile(self, seconds: float = 1) -> Plan:
-        """One pass: plan, write status, carry the actions out."""
+    def reconcile(self, seconds: float = 1, die_after: int | None = None) -> Plan:
+        """One pass: plan, write status, carry the actions out.
+
+        ``die_after`` kills the operator after so many writes, of which that of status is the first.
+        """
         self.now += timedelta(seconds=seconds)
         self.last = plan(self.snapshot(), self.now, self.settings)
+        if die_after == 0:
+            return self.last
         self.model = replace(self.model, status=self.last.status)
-        for action in self.last.actions:
+        for action in self.last.actions[: None if die_after is None else die_after - 1]:
             self.carry_out(action)
         return self.last
 

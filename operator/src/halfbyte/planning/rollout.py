@@ -250,7 +250,7 @@ def _expire(context: Context, target: Target, live: DeploymentFact, active: Depl
     annotations = {**_kept(live), labels.FAILED: failed}
     actions = (
         Apply(finish_revision(dict(target.rendered), 0, annotations)),
-        *_scale(active, _replicas(context)),
+        *_revive(context, active),
     )
     stage: Stage[str] = Stage("False", Reason.ROLLOUT_FAILED, message, actions=actions, terminal=True)
     return Step(stage)
