@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -67,22 +67,13 @@ class Rendered:
 
 
 def template(
-    values: Mapping[str, Any] | None = None,
-    *,
-    release: str = RELEASE,
-    namespace: str = NAMESPACE,
-    flags: Iterable[str] = (),
+    values: Mapping[str, Any] | None = None, *, release: str = RELEASE, namespace: str = NAMESPACE
 ) -> Rendered:
     """`helm template` of the chart with these values on top of its own."""
-    text = helm(
-        "template",
-        release,
-        CHART,
-        "--namespace",
-        namespace,
-        "--values",
-        "-",
-        *flags,
-        stdin=yaml.safe_dump(dict(values or {})),
-    )
+    return _template(yaml.safe_dump(dict(values or {})), release, namespace)
+
+
+@cache
+def _template(values: str, release: str, namespace: str) -> Rendered:
+    text = helm("template", release, CHART, "--namespace", namespace, "--values", "-", stdin=values)
     return Rendered(tuple(each for each in yaml.safe_load_all(text) if each))
