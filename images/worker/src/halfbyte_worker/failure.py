@@ -92,7 +92,11 @@ def classify_exception(error: BaseException) -> Failure:
     if isinstance(error, MemoryError) or any(word in lowered for word in MEMORY_TEXTS):
         message = f"not enough memory; raise the Job's memory limit or use fewer samples ({text})"
         return Failure(Reason.OUT_OF_MEMORY, message)
-    if isinstance(error, OSError) and error.errno in DISK_ERRORS or any(word in lowered for word in DISK_TEXTS):
+    if (
+        (isinstance(error, OSError)
+        and error.errno in DISK_ERRORS)
+        or any(word in lowered for word in DISK_TEXTS)
+    ):
         return Failure(Reason.OUT_OF_DISK, f"no space left while writing; give the claim more room ({text})")
     if isinstance(error, OSError):
         return Failure(Reason.INTERNAL_ERROR, f"reading or writing failed ({text})")

@@ -115,7 +115,9 @@ def weights_dtype(tensors: Iterable[Tensor]) -> str:
     return DTYPES.get(dtype, dtype.lower())
 
 
-def linear_tensors(tensors: Iterable[Tensor], tied_output: tuple[int, int] | None) -> dict[str, tuple[int, int]]:
+def linear_tensors(
+    tensors: Iterable[Tensor], tied_output: tuple[int, int] | None
+) -> dict[str, tuple[int, int]]:
     """Module name to (rows, columns) = (output, input features) of every linear layer."""
     linears = {
         tensor.name.removesuffix(".weight"): (tensor.shape[0], tensor.shape[1])
@@ -140,7 +142,9 @@ def linear_rows(tensors: Iterable[Tensor], tied_output: tuple[int, int] | None) 
 def check_architecture(config: Mapping[str, Any]) -> str:
     named = config.get("architectures") or []
     if not named:
-        message = f"{CONFIG} names no architecture; expected for example 'architectures': ['LlamaForCausalLM']"
+        message = (
+            f"{CONFIG} names no architecture; expected for example 'architectures': ['LlamaForCausalLM']"
+        )
         raise Failure(Reason.UNSUPPORTED_ARCHITECTURE, message)
     architecture = str(named[0])
     known = known_architectures()

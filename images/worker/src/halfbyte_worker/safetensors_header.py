@@ -59,7 +59,12 @@ def read_header(read: Callable[[int, int], bytes]) -> Header:
         content = json.loads(text)
         content.pop("__metadata__", None)
         tensors = tuple(
-            Tensor(name, entry["dtype"], tuple(entry["shape"]), entry["data_offsets"][1] - entry["data_offsets"][0])
+            Tensor(
+                name,
+                entry["dtype"],
+                tuple(entry["shape"]),
+                entry["data_offsets"][1] - entry["data_offsets"][0],
+            )
             for name, entry in content.items()
         )
         end = max((entry["data_offsets"][1] for entry in content.values()), default=0)

@@ -1,24 +1,27 @@
 """Where a model comes from: a folder of a claim, or a repository of a hub. Both give the same four things.
 
-A source has the names and sizes of its model files, ranges of their bytes, a revision that changes when the content
-does, and a local folder with all of them for the stages that need the weights.
+A source has the names and sizes of its model files, ranges of their bytes, a revision that changes when the
+content does, and a local folder with all of them for the stages that need the weights.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
 from halfbyte_worker.failure import Failure, Reason
+from halfbyte_worker.mounts import SOURCE_ROOT
 from halfbyte_worker.safetensors_header import Header, read_header
 from halfbyte_worker.task import ClaimSource, HubSource
 
-SOURCE_ROOT = Path("/halfbyte/source")
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+LFS_POINTER = b"version https://git-lfs"
 # What serving and calibration need; repositories hold much more (other formats, images, training state).
 SIDE_FILES = {
     CONFIG,
@@ -73,19 +76,34 @@ class Source(Protocol):
 class ClaimFolder:
     """A model in a folder of a mounted claim."""
 
-    def __init__(self, source: ClaimSource, root: Path = SOURCE_ROOT) -> None:
-        self.folder = root / source.path
+    def __init__(self, source: ClaimSource) -> None:
+        self.folder = SOURCE_ROOT / source.path
         self.name = f"the claim's folder {source.path or '/'}"
         self.pinned = source.revision
+        try:
+            self._files = self._list()
+        except PermissionError as error:
+            message = f"{self.name} cannot be read by user {os.getuid()}; let its group or others read it"
+            raise Failure(Reason.SOURCE_NOT_FOUND, message) from error
+
+    def _list(self) -> dict[str, int]:
         if not self.folder.is_dir():
-            found = ", ".join(sorted(path.name for path in root.glob("*"))[:10]) if root.is_dir() else ""
-            message = f"{self.name} does not exist; the claim has: {found or 'nothing'}"
+            is_file = "is a file" if self.folder.exists() else "does not exist"
+            message = f"{self.name} {is_file}; {neighbours(self.folder)}"
             raise Failure(Reason.SOURCE_NOT_FOUND, message)
-        self._files = {
-            path.name: path.stat().st_size
-            for path in sorted(self.folder.iterdir())
-            if is_model_file(path.name) and path.is_file()
-        }
+        files = {}
+        for path in sorted(self.folder.iterdir()):
+            if not is_model_file(path.name) or path.is_dir():
+                continue
+            if not path.resolve().is_relative_to(SOURCE_ROOT.resolve()) or not path.is_file():
+                message = (
+                    f"{self.name}: {path.name} is a link to what is not on the claim; copy the file itself"
+                )
+                raise Failure(Reason.SOURCE_INCOMPLETE, message)
+            if not os.access(path, os.R_OK):
+                raise PermissionError(path)
+            files[path.name] = path.stat().st_size
+        return files
 
     @property
     def files(self) -> Mapping[str, int]:
@@ -99,11 +117,12 @@ class ClaimFolder:
     def revision(self, headers: Mapping[str, Header]) -> str:
         """Digest over config, tensor headers, and every file's size and modification time in whole seconds.
 
-        Not over the weights, which would mean reading all of them at every stage: a file that is changed in place
-        without touching its size and time is not noticed.
+        Not over the weights, which would mean reading all of them at every stage: a file that is changed in
+        place without touching its size and time is not noticed.
         """
         rows = [
-            [name, size, int((self.folder / name).stat().st_mtime)] for name, size in sorted(self._files.items())
+            [name, size, int((self.folder / name).stat().st_mtime)]
+            for name, size in sorted(self._files.items())
         ]
         texts = {name: hashlib.sha256(header.text).hexdigest() for name, header in sorted(headers.items())}
         texts[CONFIG] = hashlib.sha256(self.read(CONFIG, 0, self._files[CONFIG])).hexdigest()
@@ -124,9 +143,43 @@ def open_source(source: HubSource | ClaimSource) -> Source:
     if isinstance(source, ClaimSource):
         return ClaimFolder(source)
     # Imported here: a claim needs no HTTP client.
-    from halfbyte_worker.hub import open_repository
+    from halfbyte_worker.repository import open_repository
 
     return open_repository(source)
+
+
+def neighbours(folder: Path) -> str:
+    """What is there instead: the nearest folder above that exists."""
+    above = folder.parent
+    while not above.is_dir() and above not in (SOURCE_ROOT, above.parent):
+        above = above.parent
+    names = sorted(path.name for path in above.iterdir())[:10] if above.is_dir() else []
+    place = "the claim" if above == SOURCE_ROOT else above.name
+    return f"{place} has: {', '.join(names) or 'nothing'}"
+
+
+def weight_names(source: Source) -> list[str]:
+    """The safetensors files of the model: those of the index, else model.safetensors, else all.
+
+    Raises:
+        Failure: SourceIncomplete or SourceNotFound, naming what is missing.
+    """
+    weights = [name for name in source.files if is_weights(name)]
+    if INDEX in source.files:
+        try:
+            named = set(json.loads(source.read(INDEX, 0, source.files[INDEX]))["weight_map"].values())
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            message = f"{source.name}: {INDEX} is damaged ({type(error).__name__}); copy it again"
+            raise Failure(Reason.SOURCE_INCOMPLETE, message) from error
+        if lacking := sorted(named - set(weights)):
+            message = f"{source.name} lacks {lacking[0]} ({len(lacking)} of {len(named)} files of {INDEX})"
+            raise Failure(Reason.SOURCE_INCOMPLETE, message)
+        return sorted(named)
+    if not weights:
+        message = f"{source.name} has no *.safetensors file; convert the weights with save_pretrained first"
+        raise Failure(Reason.SOURCE_INCOMPLETE, message)
+    # Beside it may lie an adapter, or the same weights in the format of another program.
+    return [SINGLE] if SINGLE in weights else weights
 
 
 def read_headers(source: Source) -> dict[str, Header]:
@@ -138,23 +191,16 @@ def read_headers(source: Source) -> dict[str, Header]:
     if CONFIG not in source.files:
         found = ", ".join(list(source.files)[:10]) or "no model file"
         raise Failure(Reason.SOURCE_NOT_FOUND, f"{source.name} has no {CONFIG}; it has {found}")
-    weights = [name for name in source.files if is_weights(name)]
-    if INDEX in source.files:
-        index = json.loads(source.read(INDEX, 0, source.files[INDEX]))
-        named = set(index["weight_map"].values())
-        if lacking := sorted(named - set(weights)):
-            message = f"{source.name} lacks {lacking[0]} ({len(lacking)} of {len(named)} files of {INDEX})"
-            raise Failure(Reason.SOURCE_INCOMPLETE, message)
-        weights = sorted(named)
-    if not weights:
-        message = f"{source.name} has no *.safetensors file; convert the weights with save_pretrained first"
-        raise Failure(Reason.SOURCE_INCOMPLETE, message)
     headers = {}
-    for name in weights:
+    for name in weight_names(source):
         try:
             header = read_header(lambda offset, length, name=name: source.read(name, offset, length))
         except ValueError as error:
-            raise Failure(Reason.SOURCE_INCOMPLETE, f"{source.name}: {name} {error}") from error
+            pointer = source.read(name, 0, len(LFS_POINTER)) == LFS_POINTER
+            fault = (
+                "is a pointer of Git LFS; run `git lfs pull` where it was cloned" if pointer else str(error)
+            )
+            raise Failure(Reason.SOURCE_INCOMPLETE, f"{source.name}: {name} {fault}") from error
         if source.files[name] != header.file_bytes:
             message = (
                 f"{source.name}: {name} has {source.files[name]} bytes, its header needs {header.file_bytes};"
