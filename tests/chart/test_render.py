@@ -132,6 +132,11 @@ class TestPod:
         assert [each["name"] for each in found["volumes"]] == ["tmp", "ca"]
         assert [each["name"] for each in container(rendered)["volumeMounts"]] == ["tmp", "ca"]
 
+    def test_another_update_strategy_drops_the_settings_of_the_default_one(self) -> None:
+        assert template({"strategy": {"type": "Recreate"}}).one("Deployment")["spec"]["strategy"] == {
+            "type": "Recreate"
+        }
+
     def test_several_replicas_prefer_several_nodes(self) -> None:
         assert "affinity" not in pod(template())
         assert "podAntiAffinity" in pod(template({"replicaCount": 2}))["affinity"]
