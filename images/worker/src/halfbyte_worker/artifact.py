@@ -1,12 +1,12 @@
 """Artifacts: directories that are complete or absent, however a writer dies.
 
-    /halfbyte/artifacts/.<path>.lock            held by the one writer (flock: gone with its process)
-    /halfbyte/artifacts/<path>.partial-<pid>    what the writer fills; a leftover of a dead one is removed by the next
-    /halfbyte/artifacts/<path>/                 appears by one rename, with everything on disk
-    /halfbyte/artifacts/<path>/halfbyte.json    the manifest: key, files with size and digest; without it, no artifact
+    .<path>.lock            held by the one writer (flock: gone with its process)
+    <path>.partial-<pid>    what the writer fills; a leftover of a dead one is removed by the next
+    <path>/                 appears by one rename, with everything on disk
+    <path>/halfbyte.json    the manifest: key, files with size and digest; without it, no artifact
 
-Order of writing: all files, fsync of each; the manifest by rename within the staging folder, fsync of the folder; then
-the folder by rename, fsync of its parent. A crash at any point leaves either no <path>, or a whole one.
+Order of writing: all files, fsync of each; the manifest by rename within the staging folder, fsync of the
+folder; then the folder by rename, fsync of its parent. A crash at any point leaves no <path>, or a whole one.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from halfbyte_worker import log
+from halfbyte_worker import log, mounts
 from halfbyte_worker.failure import Failure, Reason
-from halfbyte_worker.mounts import ARTIFACT_ROOT
 
 MANIFEST = "halfbyte.json"
 STAGING_MARK = ".partial-"
@@ -69,7 +68,7 @@ def require_artifact(key: str, path: str) -> tuple[Path, dict[str, Any]]:
     Raises:
         Failure: ArtifactCorrupt, saying what is wrong.
     """
-    folder = ARTIFACT_ROOT / path
+    folder = mounts.ARTIFACT_ROOT / path
     if fault := damage(folder, key):
         raise Failure(Reason.ARTIFACT_CORRUPT, f"{fault}; quantize again")
     manifest = read_manifest(folder)
@@ -84,7 +83,7 @@ def writer_lock(path: str, poll_seconds: float = 2.0) -> Iterator[None]:
     Raises:
         Failure: when the file system cannot lock.
     """
-    lock = ARTIFACT_ROOT / f".{path}.lock"
+    lock = mounts.ARTIFACT_ROOT / f".{path}.lock"
     with lock.open("a") as file:
         said = 0.0
         while True:
@@ -93,7 +92,9 @@ def writer_lock(path: str, poll_seconds: float = 2.0) -> Iterator[None]:
                 break
             except OSError as error:
                 if error.errno not in (errno.EAGAIN, errno.EACCES):
-                    message = f"{ARTIFACT_ROOT} cannot be locked ({error.strerror}); use a claim that supports flock"
+                    message = (
+                        f"{mounts.ARTIFACT_ROOT} cannot be locked ({error.strerror}); use one with flock"
+                    )
                     raise Failure(Reason.INTERNAL_ERROR, message) from error
             if time.monotonic() - said > 30:
                 said = time.monotonic()
@@ -104,7 +105,7 @@ def writer_lock(path: str, poll_seconds: float = 2.0) -> Iterator[None]:
 
 def remove_leftovers(path: str) -> None:
     """Remove staging folders of this artifact, whose writers are dead: the caller holds the lock."""
-    for leftover in sorted(ARTIFACT_ROOT.glob(f"{path}{STAGING_MARK}*")):
+    for leftover in sorted(mounts.ARTIFACT_ROOT.glob(f"{path}{STAGING_MARK}*")):
         log.info("removing", message=f"{leftover.name} was left behind by a worker that did not finish")
         shutil.rmtree(leftover)
 
@@ -112,7 +113,7 @@ def remove_leftovers(path: str) -> None:
 @contextmanager
 def staging_folder(path: str) -> Iterator[Path]:
     """A folder to fill and then `publish`; removed when it was not. The caller holds the lock."""
-    folder = ARTIFACT_ROOT / f"{path}{STAGING_MARK}{os.getpid()}"
+    folder = mounts.ARTIFACT_ROOT / f"{path}{STAGING_MARK}{os.getpid()}"
     folder.mkdir()
     try:
         yield folder
@@ -134,12 +135,12 @@ def publish(staging: Path, path: str, manifest: dict[str, Any]) -> dict[str, Any
     new.rename(staging / MANIFEST)
     staging.chmod(0o755)
     sync(staging)
-    final = ARTIFACT_ROOT / path
+    final = mounts.ARTIFACT_ROOT / path
     if final.exists():
         # Not whole, else it would have been reused; rename cannot replace a folder that has files.
         shutil.rmtree(final)
     staging.rename(final)
-    sync(ARTIFACT_ROOT)
+    sync(mounts.ARTIFACT_ROOT)
     return whole
 
 

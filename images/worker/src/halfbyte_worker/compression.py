@@ -41,7 +41,7 @@ def prepare() -> None:
 
 
 class LayerReport(Modifier):
-    """Tells which decoder layer is finished. The last modifier of a recipe, so the others are done with the layer."""
+    """Tells which decoder layer is finished. The last modifier of a recipe, after all that do work."""
 
     _report: Callable[[int], None] = PrivateAttr()
     _layer_of: dict[torch.nn.Module, int] = PrivateAttr(default_factory=dict)
@@ -123,8 +123,8 @@ def compress_model(
 def save_model(model: PreTrainedModel, dtype: str, folder: Path) -> None:
     """config.json and safetensors with every floating-point tensor in `dtype`.
 
-    Scales are rounded to `dtype` before the weights are divided by them, so that the stored integers are the nearest
-    ones for the scale that a server will multiply with.
+    Scales are rounded to `dtype` before the weights are divided by them, so that the stored integers are the
+    nearest ones for the scale that a server will multiply with.
     """
     stored = torch_dtype(dtype)
     for name, parameter in model.named_parameters():

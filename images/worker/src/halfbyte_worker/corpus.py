@@ -22,7 +22,7 @@ def corpus_digest(name: str, use: str) -> str:
 
 
 def random_windows(tokens: Sequence[int], samples: int, length: int, seed: int) -> list[list[int]]:
-    """`samples` windows of `length` tokens at different multiples of `length`, in an order that `seed` decides.
+    """`samples` windows of `length` tokens at different multiples of `length`, chosen and ordered by `seed`.
 
     Fewer, when the text has no more.
 

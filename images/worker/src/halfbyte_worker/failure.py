@@ -1,4 +1,4 @@
-"""Why a run failed: a reason for people and programs, and the exit code that decides whether a retry can help.
+"""Why a run failed: a reason for people and programs, an exit code that says whether a retry can help.
 
 The operator's ``podFailurePolicy`` reads the exit code, its conditions show the reason and the message.
 """

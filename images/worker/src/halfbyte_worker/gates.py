@@ -1,6 +1,6 @@
 """Gates: measured values against thresholds. Pure, so that other thresholds need no other measurement.
 
-Each value is rounded first and judged as it is shown, so that no status says "0.985, threshold 0.985, Failed".
+Each value is rounded and judged as it is shown, so that no status says "0.985, threshold 0.985, Failed".
 A value that is no finite number (a broken artifact gives NaN) has failed whatever the threshold.
 """
 
@@ -38,7 +38,7 @@ class GenerationValues:
     segments: tuple[float, ...]
     tokens: int
     eos_at: int | None
-    """How many tokens were generated before the model chose to stop for the first time; None when it never did."""
+    """Tokens generated before the model chose to stop for the first time; None when it never did."""
 
 
 def judge(

@@ -1,8 +1,8 @@
 """Inspect: the model's facts, from config.json and the headers of the safetensors files. Imports no torch.
 
-A linear layer is a two-dimensional `*.weight` that is no embedding. Layers of equal shape whose names differ only in
-their indices are one row: `model.layers.*.mlp.down_proj`, count 30. A tied output layer has no tensor of its own and
-is listed all the same, because recipes name it.
+A linear layer is a two-dimensional `*.weight` that is no embedding. Layers of equal shape whose names differ
+only in their indices are one row: `model.layers.*.mlp.down_proj`, count 30. A tied output layer has no tensor
+of its own and is listed all the same, because recipes name it.
 """
 
 from __future__ import annotations

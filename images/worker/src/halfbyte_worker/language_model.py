@@ -53,7 +53,7 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
 
 
 def load_model(folder: Path, dtype: str, **arguments: Any) -> PreTrainedModel:
-    """A causal language model on the CPU in `dtype`, in evaluation mode. Custom code of a model is never run."""
+    """A causal language model on the CPU in `dtype`, for evaluation. Custom code of a model is never run."""
     from transformers import AutoModelForCausalLM
 
     try:
@@ -72,8 +72,10 @@ def tokenize(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 
 
 def load_artifact(folder: Path, dtype: str) -> PreTrainedModel:
-    """The artifact as a dense model in `dtype`: its weights are the dequantized ones, and activations that a server
-    would quantize are rounded the same way in every forward pass."""
+    """The artifact as a dense model in `dtype`.
+
+    Its weights are the dequantized ones; activations that a server quantizes are rounded the same way here.
+    """
     from transformers import AutoConfig
     from transformers.utils.quantization_config import CompressedTensorsConfig
 

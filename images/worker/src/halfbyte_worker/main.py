@@ -1,4 +1,4 @@
-"""Command line, signals and the one place where a run's end becomes an exit code and a termination message."""
+"""Command line, signals, and the place where a run's end becomes an exit code and a termination message."""
 
 from __future__ import annotations
 
@@ -76,10 +76,10 @@ def run_stage(stage: str, path: Path) -> tuple[ExitCode, bytes]:
 
 
 class Termination:
-    """Turns SIGTERM into Interrupted in the main thread, and into an exit when the main thread does not listen.
+    """Turns SIGTERM into Interrupted in the main thread, and into an exit when that does not listen.
 
-    A Python signal handler waits for the C++ call of the moment; a layer of a large model can take longer than
-    the pod's grace period. The wake-up descriptor is written by the C-level handler, so a thread sees it at once.
+    A Python signal handler waits for the C++ call of the moment, and a layer of a large model can take longer
+    than the pod's grace period. The C-level handler writes the wake-up descriptor: a thread sees it at once.
     """
 
     def __init__(self, stage: str, grace_seconds: float = GRACE_SECONDS) -> None:

@@ -3,9 +3,9 @@
 Perplexity of a text of windows w with tokens t: exp of the mean over all windows and positions i of
 -log p(t_i+1 | t_1..t_i), each window on its own (no context is carried from one to the next).
 
-Cosine similarity: for each position of each window cos(source logits, artifact logits) over the vocabulary, averaged
-over positions. Both come from the same forward passes, so each model computes each window once, and no more than one
-window's logits (2 x sequenceLength x vocabulary x 4 bytes) is in memory.
+Cosine similarity: for each position of each window cos(source logits, artifact logits) over the vocabulary,
+averaged over positions. Both come from the same forward passes: each model computes each window once, and the
+logits of one window (2 x sequenceLength x vocabulary x 4 bytes) are in memory at a time.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def measure_generation(
 ) -> GenerationValues:
     """Continue `prompt` by `new_tokens` tokens and see whether the text degenerates.
 
-    Sampled (nucleus 0.95, temperature 1, fixed seed), not greedy: greedy decoding ends in a loop with healthy small
-    models too. It does not stop at an end-of-sequence token, but tells where the first one came.
+    Sampled (nucleus 0.95, temperature 1, fixed seed), not greedy: greedy decoding ends in a loop with healthy
+    small models too. It does not stop at an end-of-sequence token, but tells where the first one came.
     """
     chance = torch.Generator().manual_seed(SEED)
     generated: list[int] = []
@@ -101,7 +101,7 @@ def measure_generation(
 
 
 def sample_nucleus(logits: torch.Tensor, chance: torch.Generator) -> int:
-    """A token of the smallest set whose probabilities sum to TOP_P (Holtzman et al., 2020); logits (vocabulary)."""
+    """A token of the smallest set of probability TOP_P (Holtzman et al. 2020); logits: (vocabulary,)."""
     probabilities, order = torch.softmax(logits, dim=-1).sort(descending=True)
     before = probabilities.cumsum(dim=-1) - probabilities
     kept = torch.where(before < TOP_P, probabilities, 0.0)

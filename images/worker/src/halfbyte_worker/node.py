@@ -1,4 +1,4 @@
-"""Facts about the machine that this process runs on: the CPU's features, the threads and the memory it may use."""
+"""Facts about the machine that this process runs on: CPU features, threads, memory and disk."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Quantize: the artifact of a key is found finished, or made in a staging folder and published.
 
-The calculation itself is llm-compressor's (oneshot); around it are the checks that must come before minutes of work, the
-progress, and a checkpoint that vLLM loads. Weights are computed in the task's dtype and stored in the source's.
+The calculation itself is llm-compressor's (oneshot); around it are the checks that must come before minutes
+of work, the progress, and a checkpoint that vLLM loads. Weights are computed in the task's dtype and stored
+in the source's.
 """
 
 from __future__ import annotations
@@ -15,11 +16,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from halfbyte_worker import __version__, artifact, log, node
+from halfbyte_worker import __version__, artifact, log, mounts, node
 from halfbyte_worker.failure import Failure, Reason
 from halfbyte_worker.inspection import model_facts, read_config
 from halfbyte_worker.language_model import load_model, load_tokenizer, prepare_libraries
-from halfbyte_worker.mounts import ARTIFACT_ROOT
 from halfbyte_worker.safetensors_header import Header
 from halfbyte_worker.sizes import artifact_bytes, check_group_size, effective_ignore, quantized_linears
 from halfbyte_worker.source import CONFIG, INDEX, SIDE_FILES, Source, is_weights, open_source, read_headers
@@ -34,7 +34,7 @@ def quantize(task: QuantizeTask) -> dict[str, Any]:
     wanted = task.artifact
     with artifact.writer_lock(wanted.path):
         artifact.remove_leftovers(wanted.path)
-        folder = ARTIFACT_ROOT / wanted.path
+        folder = mounts.ARTIFACT_ROOT / wanted.path
         fault = artifact.damage(folder, wanted.key)
         if fault is None:
             return result(artifact.read_manifest(folder) or {}, wanted.path, reused=True)
@@ -61,7 +61,7 @@ def check_before_work(
     """
     recipe = task.quantization
     if facts["quantized"] and recipe.method != "None":
-        message = f"the source is quantized already ({facts['quantized']}); use its unquantized original or method None"
+        message = f"the source is quantized already ({facts['quantized']}): use the original"
         raise Failure(Reason.UNSUPPORTED_ARCHITECTURE, message)
     if recipe.method != "None":
         linears = quantized_linears(headers, effective_ignore(recipe.ignore, facts["tiedEmbeddings"]))
@@ -70,7 +70,7 @@ def check_before_work(
             raise Failure(Reason.UNSUPPORTED_ARCHITECTURE, message)
         check_group_size(linears, recipe.group_size)
     needed = artifact_bytes(headers, recipe, facts["tiedEmbeddings"]) + SIDE_BYTES
-    require_space(ARTIFACT_ROOT, needed, "the artifact")
+    require_space(mounts.ARTIFACT_ROOT, needed, "the artifact")
 
 
 def require_space(folder: Path, needed: int, what: str) -> None:
@@ -110,7 +110,8 @@ def fill(
 
 
 def library_versions() -> dict[str, str]:
-    return {name: version(name) for name in ("torch", "transformers", "llmcompressor", "compressed-tensors")}
+    names = ("torch", "transformers", "llmcompressor", "compressed-tensors")
+    return {name: version(name) for name in names}
 
 
 def result(manifest: Mapping[str, Any], path: str, *, reused: bool) -> dict[str, Any]:
@@ -133,7 +134,7 @@ def result(manifest: Mapping[str, Any], path: str, *, reused: bool) -> dict[str,
 
 
 def copy_weights(local: Path, headers: Mapping[str, Header], staging: Path) -> None:
-    """The safetensors files unchanged: as hard links where source and artifact share a file system, else copied."""
+    """The safetensors files unchanged: hard links where source and artifact share a volume, else copies."""
     total = sum((local / name).stat().st_size for name in headers)
     progress = log.Progress("quantize", total, "bytes", "copying weights")
     done = 0
@@ -160,7 +161,7 @@ def copy_side_files(local: Path, staging: Path, with_config: bool) -> None:
 
 
 def compress(task: QuantizeTask, local: Path, facts: Mapping[str, Any], staging: Path) -> str:
-    """Quantize and save into `staging`; gives the time at which the libraries were loaded and the work began."""
+    """Quantize and save into `staging`; gives the time at which the libraries were loaded: work began."""
     prepare_libraries(task.compute)
     # Imported here: everything before, and a reused artifact, does without torch.
     from halfbyte_worker import compression
@@ -169,11 +170,10 @@ def compress(task: QuantizeTask, local: Path, facts: Mapping[str, Any], staging:
     work_started = log.timestamp()
     tokenizer = load_tokenizer(local)
     model = load_model(local, task.compute.dtype)
-    progress = log.Progress("quantize", facts["layers"], "layers", f"{task.quantization.method}: calibrating")
-    compression.compress_model(
-        model, tokenizer, task.quantization, effective_ignore(task.quantization.ignore, facts["tiedEmbeddings"]),
-        progress.update,
-    )  # fmt: skip
+    recipe = task.quantization
+    ignore = effective_ignore(recipe.ignore, facts["tiedEmbeddings"])
+    progress = log.Progress("quantize", facts["layers"], "layers", f"{recipe.method}: calibrating")
+    compression.compress_model(model, tokenizer, recipe, ignore, progress.update)
     log.info("saving", message=f"writing the checkpoint in {facts['torchDtype']}")
     compression.save_model(model, facts["torchDtype"], staging)
     for path in staging.iterdir():

@@ -1,7 +1,7 @@
 """Headers of safetensors files: names, shapes and sizes of the tensors without a byte of their data.
 
-Format (https://huggingface.co/docs/safetensors): 8 bytes, the header's length N as little endian, N bytes of JSON
-`{name: {"dtype", "shape", "data_offsets": [begin, end]}, "__metadata__": {...}}`, then the data.
+Format (https://huggingface.co/docs/safetensors): 8 bytes, the header's length N as little endian, N bytes of
+JSON `{name: {"dtype", "shape", "data_offsets": [begin, end]}, "__metadata__": {...}}`, then the data.
 """
 
 from __future__ import annotations

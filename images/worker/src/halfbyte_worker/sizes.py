@@ -8,7 +8,7 @@ Bytes of one linear layer of R rows and C columns, with a source type of s bytes
                                       16                        weight_shape, two int64
     int-quantized (W8A8)              R * C + R * s             weights, one scale a row
 
-Example: down_proj of SmolLM2-135M, 576 x 1536, 4 bits, g 64, asymmetric, bfloat16: 442368 + 27648 + 6912 + 16 bytes.
+Example: down_proj of SmolLM2-135M, 576 x 1536, 4 bits, g 64 asymmetric, bf16: 442368 + 27648 + 6912 + 16.
 """
 
 from __future__ import annotations
@@ -62,8 +62,11 @@ def check_group_size(linears: Mapping[str, Shape], group_size: int | None) -> No
             allowed = (
                 ", ".join(str(size) for size in GROUP_SIZES if common % size == 0) or "none; ignore the layer"
             )
-            message = f"{name} has {columns} columns, not a multiple of groupSize {group_size}; allowed here: {allowed}"
-            raise Failure(Reason.GROUP_SIZE_INDIVISIBLE, message)
+            raise Failure(
+                Reason.GROUP_SIZE_INDIVISIBLE,
+                f"{name} has {columns} columns, not a multiple of groupSize {group_size};"
+                f" allowed here: {allowed}",
+            )
 
 
 def linear_bytes(shape: Shape, quantization: Quantization, scale_bytes: int) -> int:

@@ -1,4 +1,4 @@
-"""The task file: what the operator asks of one run. Unknown fields are refused, so a typo never becomes a default."""
+"""The task file: what the operator asks of one run. Unknown fields are refused: no typo becomes a default."""
 
 from __future__ import annotations
 
@@ -164,7 +164,5 @@ def read_task(stage: str, path: Path) -> Task:
 
 
 def describe_faults(error: ValidationError) -> str:
-    faults = []
-    for fault in error.errors(include_url=False, include_input=False):
-        faults.append(f"{'.'.join(str(part) for part in fault['loc']) or 'task'}: {fault['msg']}")
-    return "; ".join(faults)
+    faults = error.errors(include_url=False, include_input=False)
+    return "; ".join(f"{'.'.join(map(str, fault['loc'])) or 'task'}: {fault['msg']}" for fault in faults)

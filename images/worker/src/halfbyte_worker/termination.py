@@ -1,4 +1,4 @@
-"""The termination message: one JSON object of at most 4096 bytes, which the kubelet copies into the pod's status."""
+"""The termination message: a JSON object of at most 4096 bytes; the kubelet copies it to the pod's status."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Validate: what the artifact's quality is, measured against the unquantized source, and whether the gates are met.
+"""Validate: the artifact's quality, measured against the unquantized source, and whether the gates are met.
 
-Measuring takes minutes, judging nothing. So what was measured is kept beside the artifact, in a file named by all that
-determines the numbers (not the thresholds), and a rerun with other thresholds only judges again.
+Measuring takes minutes, judging nothing. So what was measured is kept beside the artifact, in a file named by
+all that determines the numbers (not the thresholds), and a rerun with other thresholds only judges again.
 """
 
 from __future__ import annotations
