@@ -61,6 +61,11 @@ class ApiServer:
         return done.stdout if check else done.stdout + done.stderr
 
 
+def wait_established(server: ApiServer) -> None:
+    """Wait until the API server serves the CRD."""
+    server.kubectl("wait", "--for=condition=Established", "crd/quantizedmodels.halfbyte.dev", "--timeout=30s")
+
+
 @pytest.fixture(scope="session")
 def api_server() -> Iterator[ApiServer]:
     environment = {**os.environ, "HALFBYTE_CLUSTER": os.environ.get("HALFBYTE_TEST_CLUSTER", "api-tests")}
@@ -76,7 +81,7 @@ def api_server() -> Iterator[ApiServer]:
     ).stdout.splitlines()
     server = ApiServer({**environment, "KUBECONFIG": lines[0], "PATH": lines[1]})
     server.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRD))
-    server.kubectl("wait", "--for=condition=Established", "crd/quantizedmodels.halfbyte.dev", "--timeout=30s")
+    wait_established(server)
     yield server
     if not running:
         subprocess.run([CLUSTER, "down"], env=environment, check=True)
@@ -182,11 +187,11 @@ async def harness(api_server: ApiServer, namespace: str) -> AsyncIterator[Harnes
 
 
 @pytest.fixture
-def create(api_server: ApiServer, namespace: str) -> Callable[..., str]:
+def create(api_server: ApiServer) -> Callable[..., str]:
     """Ask the API server to create a model (dry run); what kubectl says."""
 
     def ask(spec: Json, name: str = "tiny") -> str:
-        manifest = {**a_model(name, namespace), "spec": spec}
+        manifest = {**a_model(name, "default"), "spec": spec}
         return api_server.kubectl(
             "create", "--dry-run=server", "-f", "-", "-o", "yaml", stdin=yaml.safe_dump(manifest), check=False
         )

@@ -22,14 +22,14 @@ class Enqueue(Protocol):
     def __call__(self, key: Key) -> None: ...
 
 
-def kopf_settings(settings: kopf.OperatorSettings, *, instance: str, namespaced: bool) -> None:
+def kopf_settings(settings: kopf.OperatorSettings, *, instance: str) -> None:
     """Every setting that differs from Kopf's default, in place."""
     settings.posting.enabled = False
     settings.posting.loggers = False
     settings.posting.reporting_component = labels.MANAGED_BY_VALUE
     settings.posting.reporting_instance = instance
     settings.peering.standalone = True  # the Lease elects; peering freezes equal priorities (kopf#734)
-    settings.scanning.disabled = namespaced  # else namespaces and CRDs must be listed cluster-wide
+    settings.scanning.disabled = True  # else namespaces and CRDs must be listed and watched cluster-wide
     settings.watching.server_timeout = 300
     settings.watching.client_timeout = 330
     settings.watching.chunk_size = 500

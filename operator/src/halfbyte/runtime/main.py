@@ -6,6 +6,7 @@ lost. The kubelet starts the process again whatever the code.
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import signal
@@ -61,8 +62,8 @@ def main(arguments: list[str] | None = None) -> int:
     return asyncio.run(run(settings))
 
 
-async def run(settings: Settings, bound: Callable[[int], None] = lambda _port: None) -> int:
-    """Run the operator until it is told to end; its exit code. ``bound`` is told the HTTP port."""
+async def run(settings: Settings) -> int:
+    """Run the operator until it is told to end; its exit code."""
     where = ", ".join(settings.watch_namespaces) or "the whole cluster"
     log.info("halfbyte %s starts; models of %s", __version__, where)
     try:
@@ -77,8 +78,7 @@ async def run(settings: Settings, bound: Callable[[int], None] = lambda _port: N
     telemetry, clock = Telemetry(), SystemClock()
     health = Health(clock, settings.resync_seconds)
     kube = KubeApi(configuration, user_agent=f"halfbyte/{__version__}", observer=telemetry.request)
-    server, port = await serve(build_application(health, telemetry), settings.http_port)
-    bound(port)
+    server = await serve(build_application(health, telemetry), settings.http_port)
     try:
         if not await _unless(stop, wait_for_crd(kube, health, clock)):
             return 0
@@ -143,6 +143,7 @@ class Operator:
         self._telemetry = telemetry
         self._health = health
         self._clock = clock
+        self._leading = asyncio.Event()
         namespaces = settings.watch_namespaces
         self._queue = WorkQueue(on_depth=telemetry.queue_depth.set)
         self._reconciler = Reconciler(
@@ -169,12 +170,18 @@ class Operator:
 
     async def run(self, configuration: Configuration, stop: asyncio.Event) -> int:
         """The process's exit code, after ``stop``, a signal, or the end of a part."""
-        # Made before Kopf: at its end it cancels every task that is younger than itself.
+        # All of them before Kopf: at its end it cancels every task that is younger than itself.
         parts = [
-            asyncio.create_task(self._lead(), name="leader"),
             asyncio.create_task(self._become_ready(), name="readiness"),
             asyncio.create_task(self._measure_lag(), name="loop lag"),
+            asyncio.create_task(self._elect(), name="election"),
+            asyncio.create_task(self._once_leading(self._resync.run), name="resync"),
         ]
+        for number in range(self._settings.workers):
+            loop = functools.partial(
+                work, number, self._queue, self._reconciler, self._telemetry, self._health, self._clock
+            )
+            parts.append(asyncio.create_task(self._once_leading(loop), name=f"worker {number}"))
         watcher = asyncio.create_task(self._watch(configuration, stop), name="watcher")
         try:
             code = await _first_end(watcher, parts)
@@ -195,7 +202,7 @@ class Operator:
         register(registry, self._queue.add, self._health)
         kopf.on.login(registry=registry)(_login(configuration))
         settings = kopf.OperatorSettings()
-        kopf_settings(settings, instance=self._settings.pod_name, namespaced=bool(namespaces))
+        kopf_settings(settings, instance=self._settings.pod_name)
         await kopf.operator(
             registry=registry,
             settings=settings,
@@ -205,20 +212,20 @@ class Operator:
             stop_flag=stop,
         )
 
-    async def _lead(self) -> None:
-        """Everything that only the leader does; ends only by an exception."""
+    async def _elect(self) -> None:
+        """Wait for the lease, let the others begin, and keep it; ends only by an exception."""
         if self._settings.lease_name:
             await self._elector.acquire()
         self._telemetry.leader.set(1)
         self._health.lead()
-        async with asyncio.TaskGroup() as group:
-            if self._settings.lease_name:
-                group.create_task(self._elector.hold())
-            group.create_task(self._resync.run())
-            for number in range(self._settings.workers):
-                group.create_task(
-                    work(number, self._queue, self._reconciler, self._telemetry, self._health, self._clock)
-                )
+        self._leading.set()
+        if self._settings.lease_name:
+            await self._elector.hold()
+        await asyncio.Event().wait()
+
+    async def _once_leading(self, loop: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        await self._leading.wait()
+        await loop()
 
     async def _become_ready(self) -> None:
         said = None
@@ -253,9 +260,8 @@ async def _first_end(watcher: asyncio.Task[None], parts: list[asyncio.Task[None]
     done, _ = await asyncio.wait({watcher, *parts}, return_when=asyncio.FIRST_COMPLETED)
     for task in done:
         error = task.exception()
-        lost = error.subgroup(LeaseLost) if isinstance(error, BaseExceptionGroup) else None
-        if lost is not None:
-            log.error("ending: the lease is lost: %s", lost.exceptions[0])
+        if isinstance(error, LeaseLost):
+            log.error("ending: the lease is lost: %s", error)
             return EXIT_LEASE_LOST
         if error is not None:
             log.error("ending: the %s crashed", task.get_name(), exc_info=error)

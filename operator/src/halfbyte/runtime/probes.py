@@ -25,17 +25,16 @@ def build_application(health: Health, telemetry: Telemetry) -> web.Application:
     return application
 
 
-async def serve(application: web.Application, port: int) -> tuple[web.AppRunner, int]:
-    """Listen on all addresses; the runner to clean up and the port that was bound (for port 0).
+async def serve(application: web.Application, port: int) -> web.AppRunner:
+    """Listen on all addresses; the runner to clean up.
 
     Raises:
         OSError: the port is taken.
     """
     runner = web.AppRunner(application, handle_signals=False, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
-    site = web.TCPSite(runner, None, port)
-    await site.start()
-    return runner, runner.addresses[0][1]
+    await web.TCPSite(runner, None, port).start()
+    return runner
 
 
 def _answer(problem: str | None) -> web.Response:

@@ -18,7 +18,7 @@ _DEFAULT_JOBS: Final = JobDefaults()
 # Name, default, what it is. The flag is --name-with-dashes, the variable HALFBYTE_NAME_WITH_UNDERSCORES.
 OPTIONS: Final[tuple[tuple[str, str, str], ...]] = (
     ("namespace", "default", "the operator's own namespace; its Lease is there"),
-    ("pod-name", "", "this process in Events and in the Lease (default: host name)"),
+    ("pod-name", "", "this process in Events and in the Lease (default: host and process)"),
     ("watch-namespaces", "", "comma-separated namespaces of models; empty: the whole cluster"),
     ("worker-image", _DEFAULT_IMAGES.worker, "image of the Jobs"),
     ("vllm-image", _DEFAULT_IMAGES.vllm, "image of vLLM servers on CPUs"),
@@ -74,7 +74,7 @@ def load_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> S
     limit = given["job_cpu_limit_millis"]
     return Settings(
         namespace=given["namespace"],
-        pod_name=given["pod_name"] or os.uname().nodename,
+        pod_name=given["pod_name"] or f"{os.uname().nodename}-{os.getpid()}",
         watch_namespaces=tuple(each.strip() for each in given["watch_namespaces"].split(",") if each.strip()),
         lease_name=given["lease_name"],
         lease_seconds=_number(given, "lease_seconds", 6, 3600),
