@@ -469,7 +469,7 @@ def active(cluster: SimulatedCluster, stage: str) -> int:
     )
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(MOMENTS)
 def test_whatever_happens_no_job_runs_twice_and_it_ends_ready(moments: list[tuple[str, Any]]) -> None:
     cluster = SimulatedCluster(model(SPECS["a"]))
@@ -494,7 +494,7 @@ def test_whatever_happens_no_job_runs_twice_and_it_ends_ready(moments: list[tupl
     assert cluster.model.status == done
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(MOMENTS)
 def test_surge_never_takes_the_serving_revision_away(moments: list[tuple[str, Any]]) -> None:
     specs = {name: {**each, "rollout": {"strategy": "Surge"}} for name, each in SPECS.items()}
