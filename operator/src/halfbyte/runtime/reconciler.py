@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 CONFLICT_DELAY = 0.2
 """Seconds until the next look after the model changed under a reconcile."""
+CRASH_DELAY = 5.0
+"""Seconds, at least, until the next look after the operator itself failed."""
 
 
 class Reconciler:
@@ -142,12 +144,12 @@ async def work(
             log.warning("%s; next try in %.1f s", error, delay)
         except Exception as error:
             result = "crashed"
-            delay = queue.failed(key, 5.0)
-            log.exception("reconcile crashed; next try in %.1f s", delay)
+            log.exception("reconcile crashed")
             try:
                 await reconciler.report_crash(key, error)
             except ApiError as second:
                 log.warning("the crash could not be reported: %s", second)
+            queue.failed(key, CRASH_DELAY)
         else:
             result = "succeeded"
             queue.succeeded(key, after)
