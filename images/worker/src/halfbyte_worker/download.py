@@ -89,7 +89,7 @@ class Download:
             os.fsync(out.fileno())
 
     def _resume_headers(self, offset: int) -> dict[str, str]:
-        """What asks for the rest; nothing where the part is of no use or another version would go unnoticed."""
+        """What asks for the rest; nothing where the part is useless or another version would go unnoticed."""
         if not offset or (self.file.size is not None and offset > self.file.size):
             return {}
         headers = {"Range": f"bytes={offset}-"}

@@ -1,10 +1,10 @@
-"""A Hugging Face hub or a mirror of one, over HTTP: what a revision stands for, what is in it, ranges of its files.
+"""A Hugging Face hub or a mirror of one, over HTTP: what a revision stands for, its files, ranges of them.
 
     GET {endpoint}/api/models/{repo}/revision/{revision}?blobs=true     commit, files with sizes and digests
     GET {endpoint}/{repo}/resolve/{commit}/{file}                       content; may redirect to another host
 
-Own code instead of huggingface_hub because a Job needs what that library does not promise: a stall timeout that a
-trickle of bytes cannot reset, a bound on memory, a reason for each cause, and no cache layout on the claim.
+Own code instead of huggingface_hub because a Job needs what that library does not promise: a stall timeout
+that a trickle of bytes cannot reset, bounded memory, a reason for each cause, no cache layout on the claim.
 
 The token goes to the endpoint only: httpx drops the Authorization header when a redirect leaves the origin.
 """
@@ -44,8 +44,8 @@ Value = TypeVar("Value")
 class Patience:
     """How long transfers may fail before they are given up.
 
-    A transfer stalls when fewer than `stall_bytes` arrive within `stall_seconds`. Attempts are counted from the last
-    one that moved bytes; between them `backoff_seconds * 2**n` with jitter, at most `longest_wait`.
+    A transfer stalls when fewer than `stall_bytes` arrive within `stall_seconds`. Attempts count from the
+    last one that moved bytes; between them `backoff_seconds * 2**n` with jitter, at most `longest_wait`.
     """
 
     stall_seconds: float = 60.0
@@ -72,7 +72,7 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class HubFile:
-    """A file of a listing. Large ones come with `sha256`, others with `blob`, git's SHA-1; mirrors may omit all."""
+    """A file of a listing. Large ones have `sha256`, others `blob`, git's SHA-1; mirrors may omit all."""
 
     name: str
     size: int | None
@@ -267,7 +267,7 @@ class Hub:
         return Failure(Reason.SOURCE_UNREACHABLE, f"{self.host} answers {self.repo} with status {status}")
 
     def _not_found(self, response: httpx.Response, revision: str) -> Failure:
-        """A 404 without a code: of the file, else of the revision when the repository is there, else of that."""
+        """A 404 without a code: of the file, else of the revision if the repository is there, else that."""
         where, path = f"{self.repo} on {self.host}", response.request.url.path
         if "/api/models/" not in path:
             message = f"{where} lists {path.rpartition('/')[2]} at {revision} but does not have it"

@@ -1,4 +1,4 @@
-"""A repository of a hub as a Source. Its files are kept on the artifact claim, for all stages, pods and reruns:
+"""A repository of a hub as a Source. Its files are kept on the artifact claim, for all stages and reruns:
 
     .sources/<repo, / as -->@<commit>/             the files
     .sources/<repo, / as -->@<commit>/.complete    their sizes, written last; without it a download goes on
@@ -19,11 +19,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TextIO
 
-from halfbyte_worker import artifact, log, node
+from halfbyte_worker import artifact, log, mounts, node
 from halfbyte_worker.download import PART, Download
 from halfbyte_worker.failure import Failure, Reason
 from halfbyte_worker.hub import COMMIT, Hub, HubFile
-from halfbyte_worker.mounts import ARTIFACT_ROOT
 from halfbyte_worker.safetensors_header import Header
 from halfbyte_worker.source import is_model_file, is_weights, weight_names
 from halfbyte_worker.task import HubSource
@@ -42,7 +41,7 @@ class Repository:
     def __init__(self, source: HubSource) -> None:
         self.source = source
         self.hub = Hub(source.repo, source.endpoint, os.environ.get(TOKEN_VARIABLE) or None)
-        self.sources = ARTIFACT_ROOT / FOLDER
+        self.sources = mounts.ARTIFACT_ROOT / FOLDER
         self.name = f"{source.repo} at {source.revision[:12]} on {self.hub.host}"
         # Open until the process ends: the lock says that the folder is in use.
         self.lock: TextIO | None = None
@@ -58,7 +57,7 @@ class Repository:
 
     @cached_property
     def stored(self) -> dict[str, int] | None:
-        """Sizes of the complete copy of a pinned commit on the claim, which is then locked; None without one."""
+        """Sizes of the complete copy of a pinned commit on the claim, locked from now on; else None."""
         return self._use(self.source.revision) if COMMIT.match(self.source.revision) else None
 
     @cached_property
@@ -154,8 +153,8 @@ class Repository:
         free = node.free_bytes(folder) or 0
         if free < wanted:
             message = (
-                f"downloading {self.name} needs {wanted >> 20} MiB on the artifact claim, {free >> 20} MiB are free;"
-                " use a larger claim or delete artifacts that no model uses"
+                f"downloading {self.name} needs {wanted >> 20} MiB on the artifact claim, {free >> 20} MiB"
+                " are free; use a larger claim or delete artifacts that no model uses"
             )
             raise Failure(Reason.OUT_OF_DISK, message)
 

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
+from halfbyte_worker import mounts
 from halfbyte_worker.failure import Failure, Reason
-from halfbyte_worker.mounts import SOURCE_ROOT
 from halfbyte_worker.safetensors_header import Header, read_header
 from halfbyte_worker.task import ClaimSource, HubSource
 
@@ -77,7 +77,7 @@ class ClaimFolder:
     """A model in a folder of a mounted claim."""
 
     def __init__(self, source: ClaimSource) -> None:
-        self.folder = SOURCE_ROOT / source.path
+        self.folder = mounts.SOURCE_ROOT / source.path
         self.name = f"the claim's folder {source.path or '/'}"
         self.pinned = source.revision
         try:
@@ -95,7 +95,7 @@ class ClaimFolder:
         for path in sorted(self.folder.iterdir()):
             if not is_model_file(path.name) or path.is_dir():
                 continue
-            if not path.resolve().is_relative_to(SOURCE_ROOT.resolve()) or not path.is_file():
+            if not path.resolve().is_relative_to(mounts.SOURCE_ROOT.resolve()) or not path.is_file():
                 message = (
                     f"{self.name}: {path.name} is a link to what is not on the claim; copy the file itself"
                 )
@@ -151,10 +151,10 @@ def open_source(source: HubSource | ClaimSource) -> Source:
 def neighbours(folder: Path) -> str:
     """What is there instead: the nearest folder above that exists."""
     above = folder.parent
-    while not above.is_dir() and above not in (SOURCE_ROOT, above.parent):
+    while not above.is_dir() and above not in (mounts.SOURCE_ROOT, above.parent):
         above = above.parent
     names = sorted(path.name for path in above.iterdir())[:10] if above.is_dir() else []
-    place = "the claim" if above == SOURCE_ROOT else above.name
+    place = "the claim" if above == mounts.SOURCE_ROOT else above.name
     return f"{place} has: {', '.join(names) or 'nothing'}"
 
 
