@@ -11,10 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from halfbyte.api import labels
+from halfbyte.planning.pipeline import plan
 from halfbyte.planning.plan import Apply, Create, Delete
-from halfbyte.planning.snapshot import ResourceAmounts
+from halfbyte.planning.snapshot import PodFact, ResourceAmounts
 from support.kstatus import assert_kstatus
-from support.models import GIB, model, node, spec
+from support.models import GIB, model, node, spec, worker_pod
 from support.simulated_cluster import SimulatedCluster
 
 CPU = {"accelerator": {"type": "cpu"}, "maxModelLen": 2048}
@@ -130,7 +131,7 @@ class TestTakingOver:
         cluster.reconcile()
         assert cluster.deployments[f"smollm2-{revision}"].replicas == 3
         cluster.reconcile()
-        assert reason(cluster) == "ReplicasUnavailable"
+        assert reason(cluster) == "Scaling"
         assert cluster.condition("Ready")["message"] == "1 of 3 replicas answer"
         assert_kstatus(cluster.model.status, cluster.model.generation)
         cluster.start_pods()
@@ -265,8 +266,6 @@ class TestRollingBack:
             if each.labels[labels.REVISION] != old:
                 text = "Traceback\n  ...\nRuntimeError: no kernel for this\n"
                 pod = next(iter(cluster.pods.get(name, ())), None)
-                from support.models import worker_pod
-
                 crashed = worker_pod(
                     name,
                     reason="CrashLoopBackOff",
@@ -354,6 +353,21 @@ class TestRollingBack:
         assert only.replicas == 1
         cluster.until_ready()
 
+    def test_a_surge_that_finds_no_room_after_all_names_the_way_out(self) -> None:
+        cluster, old = self.failing()
+        for name, each in cluster.deployments.items():
+            if each.labels[labels.REVISION] != old:
+                words = "0/1 nodes are available: 1 Insufficient memory."
+                pod = PodFact(name, "Pending", reason="Unschedulable", message=words, labels=each.labels)
+                cluster.pods[name] = (pod,)
+        cluster.reconcile()
+        assert reason(cluster) == "Unschedulable"
+        assert_kstatus(cluster.model.status, cluster.model.generation)
+        cluster.reconcile(seconds=2000)
+        assert reason(cluster) == "RolloutFailed"
+        assert "Insufficient memory" in cluster.condition("Ready")["message"]
+        assert "spec.rollout.strategy to Replace" in cluster.condition("Ready")["message"]
+
     def test_the_deadline_may_be_given(self) -> None:
         raw = spec(serving=CPU, rollout={"progressDeadline": 60})
         cluster = SimulatedCluster(model(raw))
@@ -369,6 +383,15 @@ class TestRollingBack:
 
 
 class TestWhatServesBreaks:
+    def test_a_pod_that_stops_answering_is_not_taken_for_one_that_starts(self) -> None:
+        cluster = served(serving())
+        cluster.start_pods(ready=False, created=cluster.now)
+        cluster.reconcile()
+        assert reason(cluster) == "Scaling"
+        cluster.reconcile(seconds=3600)
+        assert reason(cluster) == "ReplicasUnavailable"
+        assert cluster.condition("Ready")["message"] == "0 of 1 replicas answer"
+
     def test_ready_falls_when_pods_crash_later(self) -> None:
         cluster = served(serving())
         cluster.start_pods(ready=False, restarts=3, exit_code=137, reason="OOMKilled", termination_message="")
@@ -408,8 +431,6 @@ class TestWhatServesBreaks:
 def test_the_kernel_that_the_server_logged_is_kept_for_its_revision() -> None:
     cluster = served(serving())
     snapshot = replace(cluster.snapshot(), server_log_kernel="HalfbyteInt4LinearKernel")
-    from halfbyte.planning.pipeline import plan
-
     told = plan(snapshot, cluster.now, cluster.settings)
     assert told.status["serving"]["kernel"] == "HalfbyteInt4LinearKernel"
     cluster.model = replace(cluster.model, status=told.status)

@@ -80,6 +80,7 @@ class Reason(StrEnum):
         "The new revision starts; the old one keeps serving until it is ready where space allows.",
     )
     SERVING = "Serving", "Every replica of the revision that the spec asks for answers."
+    SCALING = "Scaling", "The revision serves; replicas are being added or removed."
     SCALED_TO_ZERO = "ScaledToZero", "spec.serving.replicas is 0.", "Set spec.serving.replicas."
     REPLICAS_READY = "ReplicasReady", "At least one replica answers requests."
     REPLICAS_UNAVAILABLE = "ReplicasUnavailable", "No replica, or fewer than asked for, answers requests."
@@ -244,6 +245,12 @@ class Reason(StrEnum):
         "BackoffLimitExceeded",
         "A Job failed as often as it may; the message has its last error.",
         "Remove the cause, then set the annotation halfbyte.dev/requested-at.",
+        True,
+    )
+    INTERRUPTED = (
+        "Interrupted",
+        "A Job was ended from outside as often as it may be retried.",
+        "Look for node drains and evictions, then set the annotation halfbyte.dev/requested-at.",
         True,
     )
     INVALID_TASK = (

@@ -181,7 +181,8 @@ def follow_job(
         return _failed(context, wanted, job, view)
     if view.reason is not None:
         return waiting(view.reason, f"{wanted.kind} {job.name}: {view.message}")
-    message = f"{wanted.kind} {job.name} runs" + (f", {view.message}" if view.message else "")
+    verb = "runs" if any(each.phase == "Running" for each in job.pods) else "starts"
+    message = f"{wanted.kind} {job.name} {verb}" + (f", {view.message}" if view.message else "")
     message = _with_progress(message, snapshot.progress, wanted.kind)
     # The ConfigMap of a deleted model of the same name may have been taken for ours, and then went with that
     # model.

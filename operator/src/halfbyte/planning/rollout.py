@@ -29,7 +29,7 @@ back to 1, Stalled RolloutFailed.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -162,7 +162,7 @@ def next_step(context: Context, target: Target | None, intent: str | None, now: 
     if failure is not None:
         return _rolled_back(context, target, live, active, failure)
     if active is not None and active.name == live.name:
-        return _serve(context, target, live)
+        return _serve(context, target, live, now)
     if fully_ready(live, wanted_replicas(context, live)):
         return _activate(context, target, live, active)
     if (now - _started(live, now)).total_seconds() > target.deadline_seconds:
@@ -203,7 +203,7 @@ def _activate(context: Context, target: Target, live: DeploymentFact, active: De
     return Step(_rolling(message, actions), (event,))
 
 
-def _serve(context: Context, target: Target, live: DeploymentFact) -> Step:
+def _serve(context: Context, target: Target, live: DeploymentFact, now: datetime) -> Step:
     snapshot = context.snapshot
     others = [each for each in living(snapshot) if each.name != live.name]
     actions: list[Action] = [
@@ -225,19 +225,36 @@ def _serve(context: Context, target: Target, live: DeploymentFact) -> Step:
         stage = done(target.revision, Reason.SCALED_TO_ZERO, "spec.serving.replicas is 0", tuple(actions))
         return Step(stage, events)
     if not fully_ready(live, wanted):
-        problem = server_problem(snapshot, target.revision)
-        reason, words = problem or (Reason.REPLICAS_UNAVAILABLE, "")
-        message = f"{live.ready_replicas} of {wanted} replicas answer" + (f"; {words}" if words else "")
-        return Step(Stage("False", reason, message, actions=tuple(actions), requeue=WORKING), events)
+        stage = _incomplete(context, target, live, wanted, now)
+        return Step(replace(stage, actions=tuple(actions)), events)
     if others or _foreign_pods(snapshot, target.revision):
         return Step(_rolling("the last pods of the older revision end", tuple(actions)), events)
     message = f"{live.ready_replicas} of {wanted} replicas answer"
     return Step(done(target.revision, Reason.SERVING, message, tuple(actions)), events)
 
 
+def _incomplete(
+    context: Context, target: Target, live: DeploymentFact, wanted: int, now: datetime
+) -> Stage[str]:
+    """Replicas that are missing: on their way, or in trouble."""
+    problem = server_problem(context.snapshot, target.revision)
+    message = f"{live.ready_replicas} of {wanted} replicas answer"
+    if problem is not None:
+        return Stage("False", problem[0], f"{message}; {problem[1]}", requeue=WORKING)
+    pods = (each for each in context.snapshot.serving_pods if revision_of(each.labels) == target.revision)
+    young = all(
+        each.created is not None and (now - each.created).total_seconds() < target.deadline_seconds
+        for each in pods
+        if not each.ready
+    )
+    return Stage("False", Reason.SCALING if young else Reason.REPLICAS_UNAVAILABLE, message, requeue=WORKING)
+
+
 def _expire(context: Context, target: Target, live: DeploymentFact, active: DeploymentFact | None) -> Step:
     problem = server_problem(context.snapshot, target.revision)
     words = problem[1] if problem else "its pods run, but do not answer /v1/models"
+    if problem is not None and problem[0] is Reason.UNSCHEDULABLE and active is not None:
+        words += "; free resources, or set spec.rollout.strategy to Replace"
     message = (
         f"revision {target.revision}: {live.ready_replicas} of {wanted_replicas(context, live)} replicas"
         " were ready"
