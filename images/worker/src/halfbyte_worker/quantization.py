@@ -7,7 +7,6 @@ in the source's.
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
 import time
@@ -119,7 +118,7 @@ def result(manifest: Mapping[str, Any], path: str, *, reused: bool) -> dict[str,
     did = "reused" if reused else "made"
     seconds = 0 if reused else manifest["seconds"]
     return {
-        "message": f"{method} artifact {path} {did}: {manifest['bytes']} bytes from {manifest['sourceBytes']}",
+        "message": f"{method} artifact {path} {did}: {manifest['sourceBytes']} -> {manifest['bytes']} bytes",
         "key": manifest["key"],
         "path": path,
         "bytes": manifest["bytes"],
@@ -134,22 +133,25 @@ def result(manifest: Mapping[str, Any], path: str, *, reused: bool) -> dict[str,
 
 
 def copy_weights(local: Path, headers: Mapping[str, Header], staging: Path) -> None:
-    """The safetensors files unchanged: hard links where source and artifact share a volume, else copies."""
+    """The safetensors files as they are.
+
+    Those that this program fetched are linked. A user's own are copied: a link would change with them when
+    they are overwritten in place.
+    """
+    if local.is_relative_to(mounts.ARTIFACT_ROOT):
+        for name in headers:
+            (staging / name).hardlink_to((local / name).resolve())
+        return
     total = sum((local / name).stat().st_size for name in headers)
     progress = log.Progress("quantize", total, "bytes", "copying weights")
     done = 0
     progress.update(done)
     for name in headers:
-        try:
-            os.link(local / name, staging / name)
-            done += (staging / name).stat().st_size
-            progress.update(done)
-        except OSError:
-            with (local / name).open("rb") as reader, (staging / name).open("wb") as writer:
-                while chunk := reader.read(artifact.CHUNK * 8):
-                    writer.write(chunk)
-                    done += len(chunk)
-                    progress.update(done)
+        with (local / name).open("rb") as reader, (staging / name).open("wb") as writer:
+            while chunk := reader.read(artifact.CHUNK * 8):
+                writer.write(chunk)
+                done += len(chunk)
+                progress.update(done)
 
 
 def copy_side_files(local: Path, staging: Path, with_config: bool) -> None:
