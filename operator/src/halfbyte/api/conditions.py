@@ -214,7 +214,8 @@ class Reason(StrEnum):
     OUT_OF_MEMORY = (
         "OutOfMemory",
         "A Job used more memory than its limit.",
-        "Raise spec.quantization.resources.limits.memory or lower calibration samples or sequenceLength.",
+        "Raise limits.memory in spec.quantization.resources or spec.validation.resources, or use fewer"
+        " samples.",
         True,
     )
     OUT_OF_DISK = (

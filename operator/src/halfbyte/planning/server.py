@@ -14,7 +14,7 @@ repeated in every rank. Without maxModelLen the context is the model's own, cut 
 says so.
 
 Example, SmolLM2-135M on a CPU in float32, maxModelLen 2048: 46080 bytes per token, 1 GiB of KV cache hold
-23301 tokens, 11 requests of 2048; weights 174 MiB (packed layers, embedding in float32); memory 3 GiB + 174
+23301 tokens, 11 requests of 2048; weights 163 MiB (packed layers, embedding in float32); memory 3 GiB + 163
 MiB + 1 GiB.
 """
 

@@ -39,9 +39,9 @@ class PlanningSettings:
     """Settings of one operator installation.
 
     Attributes:
-        operator_version: shown in labels of nothing that restarts a server; only in messages.
-        cluster_domain: only used for the URL in status.
-        resync_seconds: period of the runtime's own resync, the upper bound of any requeue.
+        operator_version: of the running operator. Nothing that is rendered holds it, or an upgrade would
+            restart servers.
+        resync_seconds: period of the runtime's own resync.
         matrix: ``kernels/matrix.yaml`` parsed: what kernels and engines support.
     """
 
