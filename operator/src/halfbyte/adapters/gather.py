@@ -44,6 +44,11 @@ class Gatherer:
             model = facts.model_object(await self._gateway.get(resources.MODELS, name, namespace))
         except NotFound:
             return None
+        return await self.around(model)
+
+    async def around(self, model: ModelObject) -> Snapshot:
+        """The same for a model at hand, which need not exist. Raises ApiError."""
+        namespace = model.namespace
         named = references(model)
         (raw_jobs, raw_deployments, raw_pods, maps), (service, claims, secrets) = await asyncio.gather(
             asyncio.gather(
