@@ -16,7 +16,13 @@ import tarfile
 from pathlib import Path
 
 
-def add(layer: tarfile.TarFile, path: str, content: bytes | None = None, mode: int = 0o755, link: str | None = None) -> None:
+def add(
+    layer: tarfile.TarFile,
+    path: str,
+    content: bytes | None = None,
+    mode: int = 0o755,
+    link: str | None = None,
+) -> None:
     entry = tarfile.TarInfo(path.lstrip("/"))
     entry.mode = mode
     if link is not None:
@@ -34,13 +40,13 @@ def add_shell(layer: tarfile.TarFile) -> None:
         sys.exit("archive: needs busybox (Debian, Ubuntu: apt-get install busybox-static)")
     add(layer, "/bin")
     add(layer, "/bin/busybox", Path(busybox).read_bytes())
-    commands = subprocess.run([busybox, "--list"], check=True, capture_output=True, text=True).stdout.split()  # noqa: S603
+    commands = subprocess.run([busybox, "--list"], check=True, capture_output=True, text=True).stdout.split()
     for command in commands:
         if command != "busybox":
             add(layer, f"/bin/{command}", link="busybox")
     add(layer, "/etc")
     add(layer, "/etc/passwd", b"root:x:0:0:root:/:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n", 0o644)
-    add(layer, "/tmp", mode=0o1777)  # noqa: S108 (a folder of the image)
+    add(layer, "/tmp", mode=0o1777)
 
 
 def build_layer(files: list[str], shell: bool) -> bytes:
@@ -55,7 +61,9 @@ def build_layer(files: list[str], shell: bool) -> bytes:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("name")
     parser.add_argument("--entrypoint")
     parser.add_argument("--command", action="append", default=[])
