@@ -1,4 +1,4 @@
-"""This machine's settings that a build needs and an image must not keep: pip's index and trust, and local wheels.
+"""This machine's settings that a build needs and no image may keep: pip's index and trust, local wheels.
 
 They are laid out in a folder that the Dockerfiles see as the context `host`, at /run/host.
 """
@@ -10,17 +10,8 @@ from pathlib import Path
 
 from building.source import ROOT
 
-WANTED = [
-    "index-url",
-    "extra-index-url",
-    "trusted-host",
-    "cert",
-    "timeout",
-    "default-timeout",
-    "retries",
-    "proxy",
-    "find-links",
-]
+ADDRESSES = ["index-url", "extra-index-url", "find-links", "trusted-host", "proxy", "cert"]
+PATIENCE = ["timeout", "default-timeout", "retries"]
 
 
 def pip_settings() -> dict[str, str]:
@@ -36,7 +27,7 @@ def pip_settings() -> dict[str, str]:
     for variable, value in os.environ.items():
         if variable.startswith("PIP_"):
             settings[variable.removeprefix("PIP_").lower().replace("_", "-")] = value
-    return {key: settings[key] for key in WANTED if settings.get(key)}
+    return {key: settings[key] for key in ADDRESSES + PATIENCE if settings.get(key)}
 
 
 def lay_out_wheels(folder: Path, sources: list[Path]) -> None:
@@ -49,7 +40,7 @@ def lay_out_wheels(folder: Path, sources: list[Path]) -> None:
 
 
 def lay_out_host(folder: Path) -> None:
-    """`folder` gets pip.conf, the certificate it names, and the wheels of ../shared/wheels and local links."""
+    """`folder` gets pip.conf, its certificate, and the wheels of ../shared/wheels and of links."""
     settings = pip_settings()
     links = settings.pop("find-links", "").split()
     local = [Path(link) for link in links if link.startswith("/")]

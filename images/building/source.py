@@ -1,5 +1,5 @@
 # ruff: noqa: S603 (fixed programs, no input of strangers)
-"""What an image is made from: Dockerfile, declared inputs, the images it starts from; and the key of all that."""
+"""What an image is made from: Dockerfile, declared inputs, the images it starts from; and their key."""
 
 import hashlib
 import os
@@ -85,7 +85,7 @@ def key_of(name: str, engine: str) -> str:
 
 
 def lay_out_context(name: str, folder: Path) -> None:
-    """Copies the inputs below `folder`; times and modes are fixed, or a fresh clone would miss cached layers."""
+    """Copies the inputs below `folder`; times and modes are fixed, or a new clone misses cached layers."""
     shutil.rmtree(folder, ignore_errors=True)
     for path in inputs(name):
         target = folder / path.relative_to(ROOT)
