@@ -12,7 +12,7 @@ from halfbyte_worker.failure import Failure, Reason
 from halfbyte_worker.hub import Hub, HubFile, Patience, listed_files
 from support.hub import FakeHub, Fault, Repo
 
-REPO, TOKEN = "owner/name", "hf_secretsecretsecret"  # noqa: S105 - a made-up one
+REPO, TOKEN = "owner/name", "hf_secretsecretsecret"
 CONTENT = bytes(range(256)) * 4096
 FILES = {"config.json": b"{}", "model.safetensors": CONTENT}
 IMPATIENT = Patience(
@@ -81,7 +81,7 @@ def test_refusals_have_their_reasons_with_and_without_the_hubs_own_codes(
     revision = failure_of(lambda: client(server).pin("v9"))
     assert (revision.reason, revision.code) == (Reason.REVISION_NOT_FOUND, 20)
     assert "no revision v9" in revision.message
-    server.repos[REPO].token = "hf_other"  # noqa: S105 - a made-up one
+    server.repos[REPO].token = "hf_other"
     commit = server.repos[REPO].refs["main"]
     anonymous = failure_of(lambda: client(server).read(commit, "config.json", 0, 9))
     assert (anonymous.reason, anonymous.code) == (Reason.GATED_REPOSITORY, 20)
