@@ -16,14 +16,21 @@ extern "C" {
 
 #define HB_API __attribute__((visibility("default")))
 
-typedef enum { HB_FLOAT32 = 0, HB_BFLOAT16 = 1, HB_FLOAT16 = 2 } hb_dtype;
-typedef enum { HB_ACT_NONE = 0, HB_ACT_SILU = 1, HB_ACT_GELU = 2, HB_ACT_SILU_MUL = 3 } hb_activation;
+// A fixed type makes every int a value that can be checked, not undefined behaviour.
+#ifdef __cplusplus
+#define HB_ENUM(name) enum name : int
+#else
+#define HB_ENUM(name) enum name
+#endif
+
+typedef HB_ENUM(hb_dtype) { HB_FLOAT32 = 0, HB_BFLOAT16 = 1, HB_FLOAT16 = 2 } hb_dtype;
+typedef HB_ENUM(hb_activation) { HB_ACT_NONE = 0, HB_ACT_SILU = 1, HB_ACT_GELU = 2, HB_ACT_SILU_MUL = 3 } hb_activation;
 
 // W4A16: x and codes are multiplied and summed in fp32.
 //   |error| <= (k + 8) * 2^-23 * sum_k |x| * 15 * scale, then the rounding of out.
 // W4A8: x is rounded to int8 per row and group (amax / 127); products are exact, sums over groups in fp32.
 //   |error| <= sum over groups of amax_group / 254 * sum_k |w|, plus the fp32 sum over groups, then the rounding of out.
-typedef enum { HB_W4A16 = 0, HB_W4A8 = 1 } hb_path;
+typedef HB_ENUM(hb_path) { HB_W4A16 = 0, HB_W4A8 = 1 } hb_path;
 
 // Bytes of the packed weight; 0 when the shape is not supported (hb_int4_pack then says why).
 HB_API size_t hb_int4_packed_bytes(int64_t n, int64_t k, int64_t group, int has_zeros, hb_dtype scale_dtype);

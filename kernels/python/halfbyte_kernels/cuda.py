@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 LIBRARY = Path(__file__).resolve().parent / "libhalfbyte_cuda.so"
+OPERATORS = LIBRARY.with_name("libhalfbyte_torch_cuda.so")
 DTYPES = {"bfloat16": 1, "float16": 2}
 ACTIVATIONS = {"none": 0, "silu": 1, "gelu": 2, "silu_mul": 3}
 
@@ -72,6 +73,16 @@ def load(path: Path = LIBRARY) -> ctypes.CDLL:
         function = getattr(library, name)
         function.argtypes = [ctypes.POINTER(GemmArguments), ctypes.c_char_p, ctypes.c_size_t]
     return library
+
+
+def load_operators() -> bool:
+    """Register the CUDA implementations of ``halfbyte::int4_gemm*``; False where torch or we have no CUDA."""
+    import torch
+
+    if not (OPERATORS.exists() and torch.version.cuda):
+        return False
+    torch.ops.load_library(str(OPERATORS))
+    return True
 
 
 def declare_packing(library: ctypes.CDLL) -> None:

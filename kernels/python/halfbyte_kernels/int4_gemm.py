@@ -15,7 +15,9 @@ Activation = Literal["none", "silu", "gelu", "silu_mul"]
 Path = Literal["w4a16", "w4a8"]
 
 
-def pack(weight_packed: Tensor, weight_scale: Tensor, weight_zero_point: Tensor | None = None, group_size: int = -1) -> Tensor:
+def pack(
+    weight_packed: Tensor, weight_scale: Tensor, weight_zero_point: Tensor | None = None, group_size: int = -1
+) -> Tensor:
     """Pack a compressed-tensors weight for this device; done once, when a model loads.
 
     weight_packed: int32 [N, K/8] (8 codes along K, lowest bits first); weight_scale: float [N, G];
@@ -24,7 +26,9 @@ def pack(weight_packed: Tensor, weight_scale: Tensor, weight_zero_point: Tensor 
     divides K), or -1 for one scale a row. Scales are kept in bf16 or fp16 when that loses no bit.
     Returns uint8 [bytes] (or [experts, bytes]). Raises RuntimeError that names the wrong argument.
     """
-    return torch.ops.halfbyte.int4_gemm_pack(weight_packed, narrow_scales(weight_scale), weight_zero_point, group_size)
+    return torch.ops.halfbyte.int4_gemm_pack(
+        weight_packed, narrow_scales(weight_scale), weight_zero_point, group_size
+    )
 
 
 def narrow_scales(scale: Tensor) -> Tensor:
@@ -69,7 +73,9 @@ def int4_gemm_grouped(
     path: Path = "w4a16",
 ) -> Tensor:
     """The same for a mixture of experts: x [T, K] sorted by expert, weight [E, bytes], rows_per_expert int64 [E], one call."""
-    return torch.ops.halfbyte.int4_gemm_grouped(x, weight, bias, rows_per_expert, out_features, activation, path)
+    return torch.ops.halfbyte.int4_gemm_grouped(
+        x, weight, bias, rows_per_expert, out_features, activation, path
+    )
 
 
 def _out_like(x: Tensor, out_features: int, activation: str) -> Tensor:
@@ -83,7 +89,9 @@ def _fake_gemm(x, weight, bias, out_features, activation="none", path="w4a16", v
 
 
 @torch.library.register_fake("halfbyte::int4_gemm_grouped")
-def _fake_grouped(x, weight, bias, rows_per_expert, out_features, activation="none", path="w4a16", variant=None):  # type: ignore[no-untyped-def]
+def _fake_grouped(
+    x, weight, bias, rows_per_expert, out_features, activation="none", path="w4a16", variant=None
+):  # type: ignore[no-untyped-def]
     return _out_like(x, out_features, activation)
 
 
@@ -95,10 +103,18 @@ def _fake_dequantize(weight, out_features, in_features):  # type: ignore[no-unty
 @torch.library.register_fake("halfbyte::int4_gemm_pack")
 def _fake_pack(weight_packed, weight_scale, weight_zero_point, group_size):  # type: ignore[no-untyped-def]
     *experts, n, eighth = weight_packed.shape
-    return weight_packed.new_empty((*experts, packed_bytes(n, eighth * 8, group_size, weight_scale.dtype, weight_zero_point is not None)), dtype=torch.uint8)
+    return weight_packed.new_empty(
+        (
+            *experts,
+            packed_bytes(n, eighth * 8, group_size, weight_scale.dtype, weight_zero_point is not None),
+        ),
+        dtype=torch.uint8,
+    )
 
 
-def packed_bytes(out_features: int, in_features: int, group_size: int, scale_dtype: torch.dtype, zeros: bool) -> int:
+def packed_bytes(
+    out_features: int, in_features: int, group_size: int, scale_dtype: torch.dtype, zeros: bool
+) -> int:
     """Size of a packed CPU weight: 64-byte header, codes, scales and zeros by blocks of 16 features (csrc/int4_gemm/cpu/packed.h)."""
     columns = -(-in_features // 32) * 32
     span = columns if group_size == -1 else group_size
@@ -106,4 +122,6 @@ def packed_bytes(out_features: int, in_features: int, group_size: int, scale_dty
     blocks = -(-out_features // 16)
     cells = blocks * (columns // group) * 16
     aligned = lambda count: -(-count // 64) * 64  # noqa: E731
-    return 64 + blocks * columns * 8 + aligned(cells * scale_dtype.itemsize) + (aligned(cells) if zeros else 0)
+    return (
+        64 + blocks * columns * 8 + aligned(cells * scale_dtype.itemsize) + (aligned(cells) if zeros else 0)
+    )

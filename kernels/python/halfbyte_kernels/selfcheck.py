@@ -24,7 +24,9 @@ GROUPS = (32, 64, 128)
 def verified_variant(path: Path) -> str:
     """The best variant of this CPU that agrees with ``scalar`` on fixed random problems, a few milliseconds once."""
     for variant in cpu_variants_usable():
-        if variant == "scalar" or all(agrees(variant, path, group, zeros) for group in GROUPS for zeros in (False, True)):
+        if variant == "scalar" or all(
+            agrees(variant, path, group, zeros) for group in GROUPS for zeros in (False, True)
+        ):
             return variant
     return "scalar"
 
@@ -33,9 +35,14 @@ def agrees(variant: str, path: Path, group: int, zeros: bool) -> bool:
     generator = torch.Generator().manual_seed(group)
     codes = torch.randint(-(2**31), 2**31 - 1, (FEATURES, COLUMNS // 8), generator=generator).to(torch.int32)
     scales = torch.rand((FEATURES, COLUMNS // group), generator=generator) * 0.01 + 0.001
-    zero_points = torch.randint(-(2**31), 2**31 - 1, (FEATURES // 8, COLUMNS // group), generator=generator).to(torch.int32)
+    zero_points = torch.randint(
+        -(2**31), 2**31 - 1, (FEATURES // 8, COLUMNS // group), generator=generator
+    ).to(torch.int32)
     weight = pack(codes, scales, zero_points if zeros else None, group)
     x = torch.randn((ROWS, COLUMNS), generator=generator)
-    out = [torch.ops.halfbyte.int4_gemm(x, weight, None, FEATURES, "none", path, name) for name in (variant, "scalar")]
+    out = [
+        torch.ops.halfbyte.int4_gemm(x, weight, None, FEATURES, "none", path, name)
+        for name in (variant, "scalar")
+    ]
     # fp32 sums in another order: far below the effect of one wrong code, scale or zero.
     return bool(torch.allclose(out[0], out[1], rtol=1e-4, atol=1e-3))

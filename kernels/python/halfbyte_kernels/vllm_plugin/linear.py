@@ -44,7 +44,10 @@ class HalfbyteInt4LinearKernel(MPLinearKernel):
         if c.act_type not in ACTIVATION_TYPES:
             return False, f"activation dtype {c.act_type} is not float32, bfloat16 or float16"
         if c.group_size != -1 and (c.group_size % 32 != 0 or columns % c.group_size != 0):
-            return False, f"group size {c.group_size} is not -1 or a multiple of 32 that divides {columns} columns"
+            return (
+                False,
+                f"group size {c.group_size} is not -1 or a multiple of 32 that divides {columns} columns",
+            )
         if columns % 32 != 0 or rows % 8 != 0:
             return False, f"{columns} columns are no multiple of 32, or {rows} rows no multiple of 8"
         return True, None
@@ -53,7 +56,9 @@ class HalfbyteInt4LinearKernel(MPLinearKernel):
         codes, scales, zeros = self._get_weight_params(layer)
         # compressed-tensors is [out, in / 8] already; GPTQ (and AWQ, which vLLM turns into it) is [in / 8, out].
         if codes.input_dim != codes.packed_dim:
-            raise ValueError(f"{self.w_q_name} is packed along dimension {codes.packed_dim}, not along its inputs")
+            raise ValueError(
+                f"{self.w_q_name} is packed along dimension {codes.packed_dim}, not along its inputs"
+            )
         codes_data = codes.data if codes.input_dim == 1 else codes.data.t()
         scales_data = scales.data if scales.output_dim == 0 else scales.data.t()
         zeros_data = None
@@ -71,7 +76,9 @@ class HalfbyteInt4LinearKernel(MPLinearKernel):
         note = "" if self.variant == best else f" ({best} failed its self-check)"
         log_kernel(type(self).__name__, f"{_reason}; path {self.path}, variant {self.variant}{note}")
 
-    def apply_weights(self, layer: torch.nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    def apply_weights(
+        self, layer: torch.nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None
+    ) -> torch.Tensor:
         weight = getattr(layer, self.w_q_name)
         rows = self.config.partition_weight_shape[1]
         if x.stride(-1) != 1 or x.dim() != 2:
