@@ -114,12 +114,13 @@ class Buildah:
     def export(self, name: str) -> None:
         """Uncompressed: to compress gigabytes for a node on the same disk is waste."""
         # buildah 1.28 compresses for an oci: target whatever it is told; for a dir: target it obeys.
-        flat = STORE / "export"
+        flat = STORE / f"export-{name}"
         shutil.rmtree(flat, ignore_errors=True)
         push = self.command("push", "--quiet", "--disable-compression", reference(name), f"dir:{flat}")
         if subprocess.run(push, stdout=sys.stderr).returncode:
             fail(f"could not write {name} to {flat}: is the disk full?")
-        layout.put(reference(name), flat)
+        with layout.locked("layout"):
+            layout.put(reference(name), flat)
 
 
 class Docker:

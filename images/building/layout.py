@@ -1,18 +1,35 @@
 """The OCI layout in which built images lie, layers uncompressed; `tests/cluster/cluster load` reads it."""
 
+import fcntl
 import hashlib
 import json
 import re
 import shutil
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from building.source import CACHE, fail
+from building.source import CACHE, fail, say
 
 STORE = CACHE / "images"
 LAYOUT = STORE / "oci"
 BLOBS = LAYOUT / "blobs" / "sha256"
 NAME = "org.opencontainers.image.ref.name"
+
+
+@contextmanager
+def locked(name: str, waiting: str = "") -> Iterator[None]:
+    """One process at a time per name: two callers may build different images side by side."""
+    STORE.mkdir(parents=True, exist_ok=True)
+    with (STORE / f".lock-{name}").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if waiting:
+                say(waiting)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def entries() -> list[dict]:
