@@ -70,7 +70,9 @@ def model_facts(config: Mapping[str, Any], headers: Mapping[str, Header]) -> dic
     tensors = [tensor for header in headers.values() for tensor in header.tensors]
     try:
         hidden, heads = int(text["hidden_size"]), int(text["num_attention_heads"])
-        tied = bool(config.get("tie_word_embeddings", text.get("tie_word_embeddings", True)))
+        # Where the config says nothing, the default differs from class to class.
+        separate = any(tensor.name.endswith(f"{OUTPUT}.weight") for tensor in tensors)
+        tied = bool(config.get("tie_word_embeddings", text.get("tie_word_embeddings", not separate)))
         facts = {
             "architecture": architecture,
             "modelType": text.get("model_type") or config.get("model_type"),
