@@ -703,6 +703,7 @@ class TestGates:
         assert "logits cosine is 0.8806, at least 0.985 is demanded" in message
         assert cluster.condition("Validated")["status"] == "False"
         assert cluster.model.status["validation"]["verdict"] == "Failed"
+        assert cluster.condition("Stalled")["reason"] == "GateFailed"
         assert cluster.deployments == {}
         assert cluster.last.requeue_after is None
 
