@@ -72,12 +72,23 @@ def inputs(name: str) -> list[Path]:
     return sorted(found)
 
 
+def content_of(path: Path) -> bytes:
+    """A lock that names PyTorch's CPU build becomes what this machine can install (constraints/locked)."""
+    content = path.read_bytes()
+    if path.parent == ROOT / "constraints" and path.suffix == ".txt" and b"+cpu" in content:
+        locked = subprocess.run([str(path.parent / "locked"), path.stem], stdout=subprocess.PIPE)
+        if locked.returncode:
+            fail(f"constraints/locked {path.stem} failed: see above")
+        content = locked.stdout
+    return content
+
+
 def key_of(name: str, engine: str) -> str:
     """sha256 over the image's inputs (path, mode, content), its bases' keys, the version and the engine."""
     digest = hashlib.sha256(f"{engine} {VERSION}\n".encode())
     for path in inputs(name):
         mode = "x" if os.access(path, os.X_OK) else "-"
-        content = hashlib.sha256(path.read_bytes()).hexdigest()
+        content = hashlib.sha256(content_of(path)).hexdigest()
         digest.update(f"{path.relative_to(ROOT)} {mode} {content}\n".encode())
     for base in bases(name).values():
         digest.update(f"base {key_of(base, engine)}\n".encode())
@@ -90,7 +101,7 @@ def lay_out_context(name: str, folder: Path) -> None:
     for path in inputs(name):
         target = folder / path.relative_to(ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, target)
+        target.write_bytes(content_of(path))
         target.chmod(0o755 if os.access(path, os.X_OK) else 0o644)
     for path in [folder, *folder.rglob("*")]:
         if path.is_dir():
