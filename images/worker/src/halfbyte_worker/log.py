@@ -83,12 +83,20 @@ def route_library_logs() -> None:
 
 
 def route_loguru() -> None:
-    """The same for loguru, which llm-compressor uses with its own sink on standard error."""
+    """The same for loguru, which llm-compressor uses with its own sink on standard error.
+
+    Each message comes once, not once a layer, and its METRIC lines, which rank above WARNING, not at all.
+    """
     from loguru import logger
+
+    said = set()
 
     def sink(message: Any) -> None:
         record = message.record
-        write_line(record["level"].name.lower(), "log", logger=record["name"], message=record["message"])
+        level, text = record["level"].name.lower(), record["message"]
+        if level != "metric" and text not in said:
+            said.add(text)
+            write_line(level, "log", logger=record["name"], message=text)
 
     logger.remove()
     logger.add(sink, level="WARNING", format="{message}")
