@@ -365,6 +365,19 @@ def test_progress_is_told_in_bytes_of_the_file(server: FakeHub, tmp_path: Path) 
 # The token
 
 
+@pytest.mark.parametrize("text", [f"{TOKEN}\n", f"  {TOKEN} \r\n"])
+def test_a_token_from_a_file_with_a_last_line_break(server: FakeHub, text: str) -> None:
+    client(server, token=text).pin("main")
+    assert server.requests[0][1]["Authorization"] == f"Bearer {TOKEN}"
+
+
+@pytest.mark.parametrize("text", [f"{TOKEN}\nsecond", f"two {TOKEN}", f"{TOKEN}ä"])
+def test_a_token_that_is_none_is_refused_without_quoting_it(server: FakeHub, text: str) -> None:
+    found = failure_of(lambda: client(server, token=text))
+    assert found.reason == Reason.GATED_REPOSITORY
+    assert "correct the Secret" in found.message
+
+
 def test_the_token_goes_to_the_endpoint_and_to_no_other_host(server: FakeHub, tmp_path: Path) -> None:
     server.repos[REPO].token = TOKEN
     with FakeHub({REPO: Repo.of(FILES)}) as elsewhere:

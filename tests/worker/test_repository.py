@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -87,11 +88,9 @@ def test_a_download_lies_on_the_artifact_claim_under_its_commit(
 
 
 def test_only_what_a_model_needs_is_downloaded(server: FakeHub, volumes: Path) -> None:
-    extra: dict[str, bytes] = {
-        "README.md": b"x", "pytorch_model.bin": b"x", "modeling_own.py": b"x", "consolidated.safetensors": b"x",
-        "onnx/model.onnx": b"x", "../evil.json": b"x", "original/tokenizer.json": b"x",
-    }  # fmt: skip
-    server.repos[REPO].commit(sharded_files() | extra)
+    unneeded = ["README.md", "pytorch_model.bin", "modeling_own.py", "consolidated.safetensors"]
+    unsafe = ["onnx/model.onnx", "../evil.json", "original/tokenizer.json"]
+    server.repos[REPO].commit(sharded_files() | dict.fromkeys(unneeded + unsafe, b"x"))
     folder = repo_source(server).local_folder("quantize")
     assert names(folder) == [".complete", *sorted(sharded_files())]
 
@@ -196,13 +195,14 @@ def test_memory_does_not_grow_with_the_file(server: FakeHub, tmp_path: Path) -> 
 
 def test_two_at_once_download_once(server: FakeHub, tmp_path: Path) -> None:
     (tmp_path / "artifacts").mkdir()
-    server.faults = [Fault("tokenizer.json", times=1, hang=True)]
-    first = start_download(server, tmp_path, HALFBYTE_HUB_STALL_SECONDS="3")
+    server.faults = [Fault("tokenizer.json", times=1, gate=threading.Event())]
+    first = start_download(server, tmp_path, HALFBYTE_HUB_STALL_SECONDS="60")
     wait_until(lambda: server.paths("tokenizer.json"))
     second = start_download(server, tmp_path)
+    assert "another Job is downloading" in second.stdout.readline()
+    server.faults[0].gate.set()
     outputs = [process.communicate(timeout=100)[0] for process in (first, second)]
     assert (first.returncode, second.returncode) == (0, 0), outputs
-    assert "another Job is downloading" in outputs[1]
     assert len([1 for path, headers in server.requests if path.endswith("generation_config.json")]) == 1
 
 

@@ -10,6 +10,7 @@ Status codes and X-Error-Code of refusals are those that huggingface_hub's `hf_r
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import re
@@ -37,6 +38,7 @@ class Fault:
     `hang`      say nothing, or nothing more after `after` bytes
     `rate`      bytes a second
     `content`   send this instead
+    `gate`      answer only when this is set
     `whole`     ignore Range
     `echo`      put the request's headers into the answer, as a careless proxy's error page does
     """
@@ -49,6 +51,7 @@ class Fault:
     rate: float | None = None
     hang: bool = False
     content: bytes | None = None
+    gate: threading.Event | None = None
     whole: bool = False
     echo: bool = False
 
@@ -84,8 +87,14 @@ class Repo:
     def digest(content: bytes | Path) -> str:
         if isinstance(content, bytes):
             return hashlib.sha256(content).hexdigest()
-        with content.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return file_digest(content, content.stat().st_mtime_ns)
+
+
+@functools.cache
+def file_digest(path: Path, changed: int) -> str:
+    """SHA-256 of a file, computed once for each time of its last change."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def size_of(content: bytes | Path) -> int:
@@ -148,6 +157,8 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.hub.requests.append((self.path, dict(self.headers)))
         fault = self.hub.take_fault(self.path)
+        while fault.gate and not fault.gate.wait(0.05) and not self.hub.ended.is_set():
+            pass
         # The client went away: that is what half of the tests are about.
         with contextlib.suppress(ConnectionError, TimeoutError):
             if fault.hang and fault.after is None:

@@ -30,6 +30,7 @@ from halfbyte_worker.failure import Failure, Reason
 ENDPOINT = "https://huggingface.co"
 COMMIT = re.compile(r"^[0-9a-f]{40}$")
 SHA256 = re.compile(r"^[0-9a-f]{64}$")
+TOKEN = re.compile(r"^[!-~]*$")
 # A plain name in the top folder: nothing that could lead out of the folder it is downloaded to.
 FILE_NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}$")
 PASSING_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -103,6 +104,12 @@ class Hub:
         self.endpoint = (endpoint or ENDPOINT).rstrip("/")
         self.host = urlsplit(self.endpoint).netloc
         self.patience = patience or Patience.from_environment()
+        # Secrets are often made from files, whose last line ends with a newline.
+        token = (token or "").strip()
+        if not TOKEN.match(token):
+            # Refused here: the HTTP library would quote the header in its error.
+            message = f"the token for {self.host} has characters that no token has; correct the Secret's key"
+            raise Failure(Reason.GATED_REPOSITORY, message)
         self.authorized = bool(token)
         headers = {"Accept-Encoding": "identity", "User-Agent": "halfbyte-worker"}
         if token:

@@ -136,7 +136,6 @@ class Repository:
                     lambda done, others=others: progress.update(others + done),
                 ).run()  # fmt: skip
                 present[name] = size
-        progress.update(total)
         artifact.write_atomically(folder / COMPLETE, json.dumps(sizes).encode())
 
     def _make_room(self, folder: Path, needed: int) -> None:
