@@ -215,6 +215,40 @@ class TestTheFlow:
         check(cluster)
 
 
+class TestNamesThatAreTaken:
+    def test_somebody_elses_service_is_left_alone(self) -> None:
+        cluster = SimulatedCluster()
+        cluster.service = {"metadata": {"name": "smollm2"}, "spec": {"selector": {"app": "shop"}}}
+        for stage in ("inspect", "quantize", "validate"):
+            cluster.reconcile()
+            cluster.finish(stage)
+        cluster.reconcile()
+        check(cluster)
+        assert reason(cluster) == "NameTaken"
+        assert (
+            "Service smollm2 in namespace models is not the operator's"
+            in cluster.condition("Ready")["message"]
+        )
+        assert cluster.last.actions == ()
+        cluster.service = None
+        cluster.until_ready()
+
+    @pytest.mark.parametrize(
+        ("marks", "said"),
+        [({}, "set spec.storage.claimName"), ({labels.MANAGED_BY: "halfbyte"}, "deleted model of this name")],
+    )
+    def test_somebody_elses_claim_is_left_alone(self, marks: dict[str, str], said: str) -> None:
+        cluster = SimulatedCluster(model(spec(storage={"size": "5Gi"})))
+        cluster.claims["smollm2-artifacts"] = claim("smollm2-artifacts", labels=marks)
+        cluster.reconcile()
+        check(cluster)
+        assert reason(cluster) == "NameTaken"
+        assert said in cluster.condition("Ready")["message"]
+        assert cluster.last.actions == ()
+        del cluster.claims["smollm2-artifacts"]
+        cluster.until_ready()
+
+
 class TestEvents:
     def test_tell_each_transition_once(self) -> None:
         cluster = SimulatedCluster()

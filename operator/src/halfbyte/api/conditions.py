@@ -107,6 +107,11 @@ class Reason(StrEnum):
         "The Secret exists but lacks the key that the spec names.",
         "Add the key to the Secret or correct spec.source.huggingFace.tokenSecretRef.key.",
     )
+    NAME_TAKEN = (
+        "NameTaken",
+        "An object with the name that the operator would use exists and is not this model's.",
+        "Give the model another name, or remove the object.",
+    )
     UNSCHEDULABLE = (
         "Unschedulable",
         "The scheduler finds no node for a pod; the message is the scheduler's.",

@@ -70,9 +70,29 @@ def _describe(facts: ModelFacts) -> str:
     )
 
 
+def claim_taken(snapshot: Snapshot, spec: Spec) -> Violation | None:
+    """The claim that the operator would make exists and is not this model's.
+
+    To apply it all the same would make the model its owner, and deleting the model would delete somebody's
+    data.
+    """
+    name = artifact_claim_name(snapshot.model.name)
+    claim = snapshot.claims.get(name) if spec.storage.size else None
+    if claim is None or snapshot.model.uid in claim.owner_uids:
+        return None
+    whose = "is not the operator's; set spec.storage.claimName to use it"
+    if claim.labels.get(labels.MANAGED_BY) == labels.MANAGED_BY_VALUE:
+        whose = "belongs to a deleted model of this name and is being removed"
+    message = f"PersistentVolumeClaim {name} in namespace {snapshot.model.namespace} {whose}"
+    return Violation(Reason.NAME_TAKEN, message, terminal=False)
+
+
 def missing_reference(snapshot: Snapshot, spec: Spec) -> Violation | None:
-    """The first object that the spec names and that is not there."""
+    """The first object that the spec names and that is not there, or that it must not touch."""
     namespace = snapshot.model.namespace
+    taken = claim_taken(snapshot, spec)
+    if taken is not None:
+        return taken
     claims = []
     if spec.source.pvc:
         claims.append(("spec.source.pvc.claimName", spec.source.pvc.claim_name))

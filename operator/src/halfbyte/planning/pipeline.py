@@ -29,7 +29,7 @@ from halfbyte.planning.decision import Decision, decide
 from halfbyte.planning.facts import facts_status
 from halfbyte.planning.guard import read_spec
 from halfbyte.planning.identity import inspect_job_name, quantize_job_name, source_key
-from halfbyte.planning.inspection import Inspected, artifact_claim, inspect
+from halfbyte.planning.inspection import Inspected, artifact_claim, claim_taken, inspect
 from halfbyte.planning.jobs import classify_job, deletion, find_job, stale_jobs, tried_again
 from halfbyte.planning.manifests.claim import build_artifact_claim
 from halfbyte.planning.plan import Action, Apply, Create, EventDraft, Plan
@@ -44,7 +44,8 @@ from halfbyte.planning.report import (
     progress_status,
     without_nulls,
 )
-from halfbyte.planning.rollout import Step, Target, choose_target, intent_of, living, next_step
+from halfbyte.planning.revisions import living
+from halfbyte.planning.rollout import Step, Target, choose_target, intent_of, next_step
 from halfbyte.planning.settings import PlanningSettings
 from halfbyte.planning.snapshot import Snapshot
 from halfbyte.planning.stage import Context, Stage, done, pending, stalled, stopped, working
@@ -232,7 +233,7 @@ class _Pass:
     def _actions(self, stages: tuple[Stage[Any], ...]) -> tuple[Action, ...]:
         context = self.context
         first: tuple[Action, ...] = ()
-        if context.spec.storage.size:
+        if context.spec.storage.size and claim_taken(context.snapshot, context.spec) is None:
             first = (Apply(build_artifact_claim(context.model, context.spec.storage)),)
         return (*first, *self._stale(), *(action for stage in stages for action in stage.actions))
 

@@ -14,7 +14,7 @@ from halfbyte.api import labels
 from halfbyte.api.conditions import ConditionType, Reason
 from halfbyte.planning.conditions import Condition, merge, timestamp
 from halfbyte.planning.plan import EventDraft
-from halfbyte.planning.rollout import active_revision, find_revision, living, server_problem
+from halfbyte.planning.revisions import active_revision, find_revision, living, server_problem
 from halfbyte.planning.snapshot import DeploymentFact, Snapshot
 
 HISTORY: Final = 10
@@ -32,6 +32,7 @@ _WARNINGS: Final = frozenset(
         Reason.CLAIM_NOT_BOUND,
         Reason.SECRET_NOT_FOUND,
         Reason.SECRET_KEY_NOT_FOUND,
+        Reason.NAME_TAKEN,
         Reason.UNSCHEDULABLE,
         Reason.IMAGE_PULL_FAILED,
         Reason.POD_CONFIG_ERROR,

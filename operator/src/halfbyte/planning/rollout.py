@@ -39,13 +39,22 @@ from halfbyte.planning.capacity import admissible_nodes, fits_free
 from halfbyte.planning.decision import Decision
 from halfbyte.planning.identity import digest
 from halfbyte.planning.inspection import artifact_claim
-from halfbyte.planning.jobs import current_attempt, pod_problem
+from halfbyte.planning.jobs import current_attempt
 from halfbyte.planning.manifests.deployment import build_revision, finish_revision
 from halfbyte.planning.manifests.service import build_service
 from halfbyte.planning.plan import Action, Apply, Delete, EventDraft
 from halfbyte.planning.quantities import describe_bytes
-from halfbyte.planning.snapshot import DeploymentFact, PodFact, ResourceAmounts, Snapshot
-from halfbyte.planning.stage import WORKING, Context, Stage, done
+from halfbyte.planning.revisions import (
+    active_revision,
+    find_revision,
+    fully_ready,
+    living,
+    rendered_of,
+    revision_of,
+    server_problem,
+)
+from halfbyte.planning.snapshot import DeploymentFact, ResourceAmounts, Snapshot
+from halfbyte.planning.stage import WORKING, Context, Stage, done, waiting
 
 Manifest = Mapping[str, Any]
 
@@ -72,10 +81,6 @@ class Step:
 
     stage: Stage[str]
     events: tuple[EventDraft, ...] = ()
-
-
-def revision_of(of: Mapping[str, str]) -> str:
-    return of.get(labels.REVISION, "")
 
 
 def intent_of(context: Context, decision: Decision) -> str:
@@ -108,39 +113,14 @@ def choose_target(context: Context, decision: Decision) -> Target:
     return Target(intent, rendered, server.progress_deadline_seconds, need)
 
 
-def rendered_of(deployment: DeploymentFact) -> Manifest | None:
-    """The manifest that a Deployment was made from, out of its annotation."""
-    try:
-        found = json.loads(deployment.annotations.get(labels.RENDERED, ""))
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def living(snapshot: Snapshot) -> tuple[DeploymentFact, ...]:
-    return tuple(each for each in snapshot.deployments if each.deletion_timestamp is None)
-
-
-def active_revision(snapshot: Snapshot) -> str | None:
-    """The revision that the Service selects."""
+def _service_taken(snapshot: Snapshot) -> str | None:
     if snapshot.service is None:
         return None
-    selector: Mapping[str, str] = (snapshot.service.get("spec") or {}).get("selector") or {}
-    return selector.get(labels.REVISION)
-
-
-def find_revision(snapshot: Snapshot, revision: str | None) -> DeploymentFact | None:
-    return next(
-        (each for each in living(snapshot) if revision and revision_of(each.labels) == revision), None
-    )
-
-
-def fully_ready(deployment: DeploymentFact, replicas: int) -> bool:
-    return (
-        deployment.observed_generation >= deployment.generation
-        and deployment.replicas == replicas
-        and deployment.status_replicas == deployment.updated_replicas == deployment.ready_replicas == replicas
-    )
+    found = snapshot.service["metadata"].get("labels") or {}
+    if found.get(labels.MANAGED_BY) == labels.MANAGED_BY_VALUE:
+        return None
+    model = snapshot.model
+    return f"Service {model.name} in namespace {model.namespace} is not the operator's, it is left alone"
 
 
 def wanted_replicas(context: Context, deployment: DeploymentFact | None) -> int:
@@ -154,6 +134,9 @@ def next_step(context: Context, target: Target | None, intent: str | None, now: 
     """The next step; ``intent`` is known before ``target`` is, and tells which revisions are abandoned."""
     if target is None:
         return Step(Stage("Unknown", Reason.PENDING, "", actions=_keep_active(context, intent)))
+    taken = _service_taken(context.snapshot)
+    if taken is not None:
+        return Step(waiting(Reason.NAME_TAKEN, taken))
     live = find_revision(context.snapshot, target.revision)
     active = find_revision(context.snapshot, active_revision(context.snapshot))
     failure = _failure(context, live)
@@ -312,28 +295,6 @@ def choose_strategy(context: Context, target: Target, active: DeploymentFact | N
 def describe_need(need: ResourceAmounts) -> str:
     parts = [f"{need.gpus} GPUs"] if need.gpus else []
     return ", ".join([*parts, f"{describe_bytes(need.memory_bytes)} memory", f"{need.cpu_millis}m CPU"])
-
-
-def server_problem(snapshot: Snapshot, revision: str) -> tuple[Reason, str] | None:
-    """What keeps the pods of a revision from answering, in words."""
-    pods = [each for each in snapshot.serving_pods if revision_of(each.labels) == revision]
-    for pod in sorted(pods, key=lambda each: each.name):
-        if pod.ready or pod.deletion_timestamp is not None:
-            continue
-        problem = pod_problem(pod)
-        if problem:
-            return problem
-        if pod.restarts or pod.exit_code:
-            return Reason.REPLICAS_UNAVAILABLE, _last_words(pod)
-    return None
-
-
-def _last_words(pod: PodFact) -> str:
-    lines = [line.strip() for line in (pod.termination_message or "").splitlines() if line.strip()]
-    said = f": {lines[-1][:300]}" if lines else ""
-    code = f"exit code {pod.exit_code}" if pod.exit_code is not None else "no exit code"
-    reason = f", {pod.reason}" if pod.reason else ""
-    return f"pod {pod.name} restarted {pod.restarts} times ({code}{reason}){said}"
 
 
 def _failure(context: Context, live: DeploymentFact | None) -> str | None:
