@@ -225,7 +225,7 @@ class Reason(StrEnum):
     )
     OUT_OF_DISK = (
         "OutOfDisk",
-        "A Job filled the artifact claim or its scratch space.",
+        "A Job filled the artifact claim.",
         "Enlarge the claim or delete artifacts that nothing uses.",
         True,
     )

@@ -94,7 +94,7 @@ class ModelFacts(Struct):
 
 class JobPlan(Struct):
     memory: Short | None = Field(default=None, description="Memory request and limit.")
-    scratch: Short | None = Field(default=None, description="Temporary disk.")
+    scratch: Short | None = Field(default=None, description="Room that it needs on the artifact claim.")
     duration: Short | None = Field(default=None, description="Expected time, from and to.")
     deadline_seconds: Count | None = Field(default=None, description="The Job is ended after this.")
     why: Text | None = Field(default=None, description="Where the numbers come from.")

@@ -51,6 +51,7 @@ class Decision:
     hardware: str
     compute_why: str
     artifact_bytes: int
+    disk_bytes: int
     quantize: JobSize
     validate: JobSize
     server: ServerPlan
@@ -67,7 +68,7 @@ class Decision:
                 "why": self.recipe.why,
             },
             "compute": {"hardware": self.hardware, "dtype": self.server.dtype, "why": self.compute_why},
-            "quantizeJob": _job_status(self.quantize),
+            "quantizeJob": {**_job_status(self.quantize), "scratch": format_bytes(self.disk_bytes)},
             "validateJob": _job_status(self.validate),
             "artifact": {
                 "key": self.key,
@@ -146,6 +147,7 @@ def _decide_sizes(
         hardware=hardware.name if hardware else "unknown",
         compute_why=_compute_why(hardware, job_hardware, gpu, flags, flags_why),
         artifact_bytes=artifact_bytes(facts, recipe),
+        disk_bytes=disk_bytes(spec, facts, recipe),
         quantize=quantize_job_size(spec, facts, recipe, job_hardware.dtype),
         validate=validate_job_size(spec, facts, recipe),
         server=server,
@@ -219,7 +221,7 @@ def _gpus_insufficient(decision: Decision, nodes: tuple[NodeFact, ...] | None) -
 
 
 def _disk_insufficient(spec: Spec, decision: Decision, claim: ClaimFact | None) -> Violation | None:
-    need = disk_bytes(spec, decision.facts, decision.recipe)
+    need = decision.disk_bytes
     what = "artifact and download need" if spec.source.hugging_face else "the artifact needs"
     capacity = claim.capacity_bytes if claim else None
     if claim and capacity is not None and need > capacity:
@@ -246,7 +248,6 @@ def _disk_insufficient(spec: Spec, decision: Decision, claim: ClaimFact | None) 
 def _job_status(size: JobSize) -> dict[str, Any]:
     return {
         "memory": format_bytes(size.memory_request),
-        "scratch": format_bytes(size.scratch),
         "duration": f"{size.seconds[0]}s-{size.seconds[1]}s",
         "deadlineSeconds": size.deadline_seconds,
         "why": size.why,

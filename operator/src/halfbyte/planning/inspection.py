@@ -22,7 +22,6 @@ from halfbyte.planning.manifests.job import ARTIFACTS_PATH, WorkerJob, build_job
 from halfbyte.planning.manifests.meta import child_labels
 from halfbyte.planning.quantities import describe_bytes
 from halfbyte.planning.references import artifact_claim_name
-from halfbyte.planning.sizes import SCRATCH
 from halfbyte.planning.snapshot import ModelObject, Snapshot
 from halfbyte.planning.stage import Context, Stage, carry, done, stalled, stopped
 from halfbyte.planning.violation import Violation
@@ -164,7 +163,6 @@ def _build(context: Context, name: str, annotations: Mapping[str, str]) -> tuple
         claim=artifact_claim(context),
         memory_request=settings.jobs.inspect_memory_bytes,
         memory_limit=settings.jobs.inspect_memory_bytes,
-        scratch=SCRATCH,
         deadline_seconds=settings.jobs.inspect_deadline_seconds,
         resources=type(spec.quantization.resources)(),
     )

@@ -113,7 +113,6 @@ def build(
         claim=artifact_claim(context),
         memory_request=decision.quantize.memory_request,
         memory_limit=decision.quantize.memory_limit,
-        scratch=decision.quantize.scratch,
         deadline_seconds=decision.quantize.deadline_seconds,
         resources=spec.quantization.resources,
         shared=True,

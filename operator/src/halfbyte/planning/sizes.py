@@ -32,7 +32,6 @@ from halfbyte.planning.recipe import Recipe, quantized_linears
 BASE: Final = 768 * MIB
 MARGIN: Final = 1.3
 HEADER: Final = 120
-SCRATCH: Final = 256 * MIB
 SECONDS_PER_WEIGHT_TOKEN: Final = {"AWQ": 7e-10, "GPTQ": 2e-10}
 MEASURE_SECONDS_PER_WEIGHT_TOKEN: Final = 6e-11
 MIN_DEADLINE: Final = 3600
@@ -45,7 +44,6 @@ class JobSize:
 
     memory_request: int
     memory_limit: int
-    scratch: int
     seconds: tuple[int, int]
     deadline_seconds: int
     why: str
@@ -128,7 +126,7 @@ def _job_size(
     memory_request = parse_bytes(request) if request is not None else min(planned, memory_limit)
     low, high = round_up(int(expected * 0.3), 5), round_up(int(expected * 1.5), 5)
     deadline = min(MAX_DEADLINE, max(MIN_DEADLINE, 10 * high))
-    return JobSize(memory_request, memory_limit, SCRATCH, (low, high), deadline, why)
+    return JobSize(memory_request, memory_limit, (low, high), deadline, why)
 
 
 def kv_bytes_per_token(facts: ModelFacts, dtype: str) -> int:

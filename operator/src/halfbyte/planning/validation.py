@@ -144,7 +144,6 @@ def build(
         claim=artifact_claim(context),
         memory_request=decision.validate.memory_request,
         memory_limit=decision.validate.memory_limit,
-        scratch=decision.validate.scratch,
         deadline_seconds=decision.validate.deadline_seconds,
         resources=spec.validation.resources,
     )

@@ -132,7 +132,6 @@ def test_jobs_map_exit_codes_and_end_in_time() -> None:
             "/halfbyte/task": True,
             "/halfbyte/source": True,
             "/halfbyte/artifacts": False,
-            "/halfbyte/scratch": False,
             "/tmp": False,
         }
 

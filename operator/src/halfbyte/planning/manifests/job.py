@@ -21,7 +21,6 @@ CONTAINER: Final = "worker"
 TASK_PATH: Final = "/halfbyte/task"
 SOURCE_PATH: Final = "/halfbyte/source"
 ARTIFACTS_PATH: Final = "/halfbyte/artifacts"
-SCRATCH_PATH: Final = "/halfbyte/scratch"
 FINAL_EXIT_CODES: Final = (2, 20, 30, 40, 50)
 """Exit codes after which a retry cannot help: bad task, unsupported, out of memory, out of disk, gate failed.
 """
@@ -38,7 +37,6 @@ class WorkerJob:
     claim: str
     memory_request: int
     memory_limit: int
-    scratch: int
     deadline_seconds: int
     resources: Resources
     shared: bool = False
@@ -85,13 +83,11 @@ def _pod_spec(spec: Spec, job: WorkerJob, settings: PlanningSettings) -> Manifes
     mounts = [
         {"name": "task", "mountPath": TASK_PATH, "readOnly": True},
         {"name": "artifacts", "mountPath": ARTIFACTS_PATH},
-        {"name": "scratch", "mountPath": SCRATCH_PATH},
         {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - a path inside the pod
     ]
     volumes: list[Manifest] = [
         {"name": "task", "configMap": {"name": job.name}},
         {"name": "artifacts", "persistentVolumeClaim": {"claimName": job.claim}},
-        {"name": "scratch", "emptyDir": {"sizeLimit": format_bytes(job.scratch)}},
         {"name": "tmp", "emptyDir": {}},
     ]
     if spec.source.pvc:
