@@ -63,7 +63,7 @@ def load(path: Path = LIBRARY) -> ctypes.CDLL:
     if not path.exists():
         raise FileNotFoundError(
             f"{path} does not exist: halfbyte-kernels was built without nvcc. Install nvcc "
-            "(kernels/README.md, section CUDA) and build again."
+            "(kernels/csrc/int4_gemm/cuda/README.md) and build again."
         )
     library = ctypes.CDLL(str(path))
     declare_packing(library)

@@ -1,6 +1,8 @@
 // The kernels of one dtype (HB_NUMBER) and one number of groups a stage (HB_GROUPS); compiled once for each.
 #include <cuda_runtime.h>
 
+#include <atomic>
+
 #include "int4_gemm/cuda/gemm_kernel.cuh"
 #include "int4_gemm/cuda/launch.h"
 
@@ -19,27 +21,38 @@ __global__ void __launch_bounds__(kThreads, C::kBlocks) int4_gemm_wgmma(const __
 #endif
 }
 
-int start(void (*kernel)(Arguments), int shared, const Plan& plan, const Arguments& args, void* stream) {
-  if (shared > 48 * 1024) {
-    const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-    if (status != cudaSuccess) return status;
-  }
+// More than 48 KB of shared memory must be allowed once a device; asking at every launch would cost as much as the launch.
+template <void (*kKernel)(Arguments)>
+int allow_shared(int bytes) {
+  static std::atomic<uint64_t> allowed{0};
+  int device = 0;
+  if (const cudaError_t status = cudaGetDevice(&device); status != cudaSuccess) return status;
+  const uint64_t bit = uint64_t{1} << (device % 64);
+  if ((allowed.load() & bit) != 0) return cudaSuccess;
+  const cudaError_t status = cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (status == cudaSuccess) allowed |= bit;
+  return status;
+}
+
+template <void (*kKernel)(Arguments)>
+int start(int shared, const Plan& plan, const Arguments& args, void* stream) {
+  if (const int status = allow_shared<kKernel>(shared); status != cudaSuccess) return status;
   const dim3 grid(static_cast<unsigned>(plan.token_tiles), static_cast<unsigned>(plan.row_blocks),
                   static_cast<unsigned>(plan.splits));
-  kernel<<<grid, kThreads, static_cast<size_t>(shared), static_cast<cudaStream_t>(stream)>>>(args);
+  kKernel<<<grid, kThreads, static_cast<size_t>(shared), static_cast<cudaStream_t>(stream)>>>(args);
   return cudaGetLastError();
 }
 
 template <int kTokens, int kRowTiles>
 int start_mma(const Plan& plan, const Arguments& args, void* stream) {
   using C = Config<HB_NUMBER, kTokens, kRowTiles, HB_GROUPS, false>;
-  return start(int4_gemm_mma<C>, C::kSharedBytes, plan, args, stream);
+  return start<int4_gemm_mma<C>>(C::kSharedBytes, plan, args, stream);
 }
 
 template <int kTokens>
 int start_wgmma(const Plan& plan, const Arguments& args, void* stream) {
   using C = Config<HB_NUMBER, kTokens, 1, HB_GROUPS, true>;
-  return start(int4_gemm_wgmma<C>, C::kSharedBytes, plan, args, stream);
+  return start<int4_gemm_wgmma<C>>(C::kSharedBytes, plan, args, stream);
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ struct WgmmaProduct {
       if (first) load_minus<C>(minus, shared, warp, word / kWordsPerGroup, zeros);
       const uint8_t* codes = shared + C::kCodesOffset + (warp * kPanels + panel) * kTileBytes;
       expand<typename C::T>(a[word], reinterpret_cast<const uint32_t*>(codes)[word_index(lane, word % 4)], minus);
-      if (first) warpgroup_begin();
+      warpgroup_begin();  // orders the registers just written before the tensor core's reads of them
       warpgroup_multiply<typename C::T>(part, a[word], panel_descriptor(shared + panel * C::kPanelBytes, word % 4),
                                         !first);
       if ((word + 1) % kWordsPerGroup == 0) {
