@@ -160,7 +160,7 @@ class SimulatedCluster:
         return found[0]
 
     def start_pods(self, ready: bool = True, **fields: Any) -> None:
-        """Give every Deployment its pods, ready or as ``fields`` say; pods of scaled down or deleted ones go."""
+        """Give every Deployment its pods, ready or as ``fields`` say; pods without one go."""
         for name, each in list(self.deployments.items()):
             pods = tuple(
                 PodFact(name=f"{name}-{index}", phase="Running", ready=ready, labels=each.labels, **fields)

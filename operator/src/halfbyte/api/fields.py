@@ -1,4 +1,4 @@
-"""Field types shared by spec and status: every string, list and map is bounded, so that CEL costs stay small."""
+"""Field types shared by spec and status. Every string, list and map is bounded: CEL costs stay small."""
 
 from typing import Annotated, Any, Literal
 

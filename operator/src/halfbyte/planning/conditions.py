@@ -48,7 +48,7 @@ def summarize(blocking: Stage[Any]) -> tuple[Condition, ...]:
 def merge(
     previous: Iterable[Mapping[str, Any]], wanted: Iterable[Condition], generation: int, now: datetime
 ) -> list[dict[str, Any]]:
-    """``status.conditions``: wanted ones only, with the transition times of those whose status is unchanged."""
+    """``status.conditions``: wanted ones only; an unchanged status keeps its transition time."""
     before = {each.get("type"): each for each in previous}
     merged = []
     for condition in wanted:

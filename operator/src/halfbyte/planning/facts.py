@@ -1,4 +1,4 @@
-"""Model facts: what the Inspect Job reports, typed. The same JSON is kept in status and read back from there."""
+"""Model facts: what the Inspect Job reports, typed. Status keeps the same JSON, to be read back."""
 
 import re
 from collections.abc import Iterable, Mapping

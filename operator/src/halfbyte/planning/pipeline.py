@@ -129,7 +129,7 @@ class _Pass:
         return quantize(self.context, decision, self.now)
 
     def _rebuild(self, decision: Decision) -> tuple[Action, ...]:
-        """Away with both Jobs when validation found the artifact corrupt and the model is to be tried again."""
+        """Away with both Jobs when validation found the artifact corrupt and the model is tried again."""
         snapshot = self.context.snapshot
         found = find_job(snapshot, validate_job(self.context, decision))
         if found is None or self.context.spec.suspend or not tried_again(self.context, found):
@@ -303,7 +303,7 @@ def _invalid(snapshot: Snapshot, violation: Violation, now: datetime) -> Plan:
 def report_failure(
     failed: Plan, snapshot: Snapshot, action: Action, reason: str, message: str, now: datetime
 ) -> Plan:
-    """The plan after the API server refused one of its actions: no actions, and the server's words in Ready."""
+    """The plan after the API server refused an action: no actions, and the server's words in Ready."""
     if isinstance(action, Create | Apply):
         what = f"{action.manifest['kind']} {action.manifest['metadata']['name']}"
     else:

@@ -84,7 +84,7 @@ class Step:
 
 
 def intent_of(context: Context, decision: Decision) -> str:
-    """Sixteen digits of what was asked for: nothing in it changes with an operator upgrade or with the nodes."""
+    """Sixteen digits of what was asked for: no operator upgrade and no node changes them."""
     spec = context.spec
     return digest(
         {

@@ -1,1 +1,1 @@
-"""Builders of Kubernetes objects: pure, deterministic, plain dicts. A hash of the content is an annotation."""
+"""Builders of Kubernetes objects: pure, deterministic, plain dicts with a hash of their content."""

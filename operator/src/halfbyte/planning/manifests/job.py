@@ -43,7 +43,7 @@ class WorkerJob:
 
 
 def build_job(model: ModelObject, spec: Spec, job: WorkerJob, settings: PlanningSettings) -> Manifest:
-    """One pod at a time, retried within bounds, never after an exit code that says that a retry cannot help."""
+    """One pod at a time, retried within bounds, never after an exit code that makes a retry useless."""
     return with_hash(
         {
             "apiVersion": "batch/v1",
