@@ -17,6 +17,7 @@ PAGE = ROOT / "docs" / "reference" / "matrix.md"
 EVIDENCE = {
     "seen": "a server or a test ran it",
     "read": "taken from the engine's source at the pinned version, not run by us",
+    "emulated": "its source ran on a CPU under Triton's interpreter or an emulation, never on a GPU",
     "compiled": "built for that target, never run",
 }
 
@@ -117,7 +118,7 @@ def _operator(operator: dict[str, Any]) -> str:
             v["name"],
             v["type"],
             _join(v["paths"]),
-            _join(v.get("cpuFlags", ())) or v.get("target", ""),
+            _join(v.get("cpuFlags", ())) or _join(v.get("targets", ())),
             _join(v.get("dtypes", operator["dtypes"])),
             v["evidence"],
         )

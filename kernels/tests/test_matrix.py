@@ -9,7 +9,10 @@ from typing import Any
 
 import jsonschema
 import pytest
+import torch
 import yaml
+
+import halfbyte_kernels
 
 KERNELS = Path(__file__).resolve().parent.parent
 MATRIX: dict[str, Any] = yaml.safe_load((KERNELS / "matrix.yaml").read_text(encoding="utf-8"))
@@ -148,6 +151,55 @@ def test_machete_before_marlin_and_marlin_for_small_groups() -> None:
     assert first_kernel("sm_90", "AWQ", group=128) == "MacheteLinearKernel"
     assert first_kernel("sm_90", "AWQ", group=32) == "MarlinLinearKernel"
     assert first_kernel("sm_80", "GPTQ", group=128) == "MarlinLinearKernel"
+
+
+def test_the_operators_variants_are_those_that_were_built() -> None:
+    variants = [v for v in MATRIX["operators"][0]["variants"] if v["type"] == "cpu"]
+    cpu = halfbyte_kernels.info()["cpu"]
+    assert [v["name"] for v in variants] == cpu["built"]
+    flags = set(
+        Path("/proc/cpuinfo").read_text(encoding="utf-8").split("flags", 1)[1].split("\n", 1)[0].split()
+    )
+    assert [v["name"] for v in variants if set(v["cpuFlags"]) <= flags] == cpu["usable"]
+
+
+@pytest.mark.parametrize("group", [32, 64, 128, -1])
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_the_operator_takes_the_group_sizes_it_names(group: int, symmetric: bool) -> None:
+    operator = MATRIX["operators"][0]
+    assert group in operator["groupSizes"]
+    assert symmetric in operator["symmetric"]
+    groups = 1 if group == -1 else 256 // group
+    zeros = None if symmetric else torch.zeros(4, groups, dtype=torch.int32)
+    codes, scales = torch.zeros(32, 32, dtype=torch.int32), torch.ones(32, groups, dtype=torch.bfloat16)
+    packed = halfbyte_kernels.pack(codes, scales, zeros, group)
+    for dtype in operator["dtypes"]:
+        for activation in operator["activations"]:
+            x = torch.ones(1, 256, dtype=getattr(torch, dtype))
+            assert halfbyte_kernels.int4_gemm(x, packed, None, 32, activation).dtype == x.dtype
+
+
+def test_our_vllm_kernel_takes_what_its_row_says() -> None:
+    pytest.importorskip("vllm", reason="the plugin's class needs vLLM (image tests run it)")
+    from vllm.model_executor.kernels.linear import MPLinearLayerConfig
+    from vllm.scalar_type import scalar_types
+
+    from halfbyte_kernels.vllm_plugin.linear import HalfbyteInt4LinearKernel
+
+    row = next(r for r in MATRIX["serving"] if r["kernel"] == HalfbyteInt4LinearKernel.__name__)
+    rows, columns = row["multipleOf"]["rows"], row["multipleOf"]["columns"]
+
+    def takes(n: int, k: int, group: int, symmetric: bool, dtype: str) -> bool:
+        weight = scalar_types.uint4b8 if symmetric else scalar_types.uint4
+        config = MPLinearLayerConfig((k, n), (k, n), weight, getattr(torch, dtype), group, not symmetric)
+        return HalfbyteInt4LinearKernel.can_implement(config)[0]
+
+    for group in row["groupSizes"]:
+        k = columns if group == -1 else 128
+        assert all(takes(rows, k, group, s, d) for s in row["symmetric"] for d in row["dtypes"])
+    assert not takes(rows // 2, columns, -1, True, "float32")
+    assert not takes(rows, columns // 2, -1, True, "float32")
+    assert not takes(rows, 96, 64, True, "float32")
 
 
 def test_the_page_is_generated_from_the_file() -> None:
