@@ -40,7 +40,7 @@ void rows_w4a8(const Matrix& m, int64_t block, int64_t first, int64_t last, cons
     for (int r = 0; r < R; ++r) {
       for (int c = 0; c < kChains; ++c) dots[r][c] = _mm512_setzero_si512();
     }
-    const int8_t* group_q = q + g * m.group;
+    const int8_t* group_q = q + g * m.group * R;
     for (int64_t base = 0; base < m.group / kStep; base += 2) {
 #pragma GCC unroll 2
       for (int odd = 0; odd < 2; ++odd) {
@@ -48,11 +48,11 @@ void rows_w4a8(const Matrix& m, int64_t block, int64_t first, int64_t last, cons
         const __m512i bytes = _mm512_loadu_si512(codes + step * kStepBytes);
         const __m512i low = _mm512_and_si512(bytes, nibble), high = _mm512_and_si512(_mm512_srli_epi16(bytes, 4), nibble);
         for (int r = 0; r < R; ++r) {
-          const int8_t* four = group_q + r * m.padded_k + step * kStep;
+          const int8_t* four = group_q + step * kStep * R + 4 * r;
           __m512i& one = dots[r][(2 * odd) % kChains];
           one = _mm512_dpbusd_epi32(one, low, broadcast4(four));
           __m512i& two = dots[r][(2 * odd + 1) % kChains];
-          two = _mm512_dpbusd_epi32(two, high, broadcast4(four + 4));
+          two = _mm512_dpbusd_epi32(two, high, broadcast4(four + 4 * R));
         }
       }
     }
@@ -78,7 +78,7 @@ void rows_w4a16(const Matrix& m, int64_t block, int64_t first, int64_t last, con
     for (int r = 0; r < R; ++r) {
       for (int c = 0; c < kChains; ++c) dots[r][c] = _mm512_setzero_ps();
     }
-    const float* group_x = wide + g * m.group;
+    const float* group_x = wide + g * m.group * R;
     for (int64_t step = 0; step < m.group / kStep; ++step) {
       const __m512i dwords = _mm512_loadu_si512(codes + step * kStepBytes);
 #pragma GCC unroll 8
@@ -88,7 +88,7 @@ void rows_w4a16(const Matrix& m, int64_t block, int64_t first, int64_t last, con
         const __m512 code = _mm512_cvtepi32_ps(masked);
         for (int r = 0; r < R; ++r) {
           __m512& chain = dots[r][position % kChains];
-          chain = _mm512_fmadd_ps(code, _mm512_set1_ps(group_x[r * m.padded_k + step * kStep + position]), chain);
+          chain = _mm512_fmadd_ps(code, _mm512_set1_ps(group_x[(step * kStep + position) * R + r]), chain);
         }
       }
     }
@@ -103,38 +103,49 @@ void rows_w4a16(const Matrix& m, int64_t block, int64_t first, int64_t last, con
   }
 }
 
-void product_w4a8(const Matrix& m, int64_t block, int64_t first, int64_t last, const int8_t* q, const float* scale,
-                  const float* sum, int64_t rows, float* sums) {
-  int64_t row = 0;
-  const auto tile = [&](auto run, int count) {
-    run(m, block, first, last, q + row * m.padded_k, scale + row * m.groups, sum + row * m.groups, sums + row * kLanes);
-    row += count;
-  };
-  while (rows - row >= 12) tile(rows_w4a8<12>, 12);
-  while (rows - row >= 8) tile(rows_w4a8<8>, 8);
-  while (rows - row >= 4) tile(rows_w4a8<4>, 4);
-  while (rows - row >= 2) tile(rows_w4a8<2>, 2);
-  if (rows - row == 1) tile(rows_w4a8<1>, 1);
+// Tiles of 12, 8, 4, 2 and 1 rows.
+int64_t tile_rows(hb_path, Run, int64_t remaining) {
+  return remaining >= 12 ? 12 : remaining >= 8 ? 8 : remaining >= 4 ? 4 : remaining >= 2 ? 2 : 1;
 }
 
-void product_w4a16(const Matrix& m, int64_t block, int64_t first, int64_t last, const float* wide, const float* sum,
-                   int64_t rows, float* sums) {
-  int64_t row = 0;
-  const auto tile = [&](auto run, int count) {
-    run(m, block, first, last, wide + row * m.padded_k, sum + row * m.groups, sums + row * kLanes);
+void product_w4a8(const Matrix& m, int64_t block, int64_t first, int64_t last, const int8_t* q, const float* scale,
+                  const float* sum, int64_t rows, float* sums) {
+  for (int64_t row = 0; row < rows;) {
+    const int64_t count = tile_rows(HB_W4A8, {}, rows - row), cell = row * m.groups;
+    const int8_t* tile = q + row * m.padded_k;
+    float* to = sums + row * kLanes;
+    switch (count) {
+      case 12: rows_w4a8<12>(m, block, first, last, tile, scale + cell, sum + cell, to); break;
+      case 8: rows_w4a8<8>(m, block, first, last, tile, scale + cell, sum + cell, to); break;
+      case 4: rows_w4a8<4>(m, block, first, last, tile, scale + cell, sum + cell, to); break;
+      case 2: rows_w4a8<2>(m, block, first, last, tile, scale + cell, sum + cell, to); break;
+      default: rows_w4a8<1>(m, block, first, last, tile, scale + cell, sum + cell, to);
+    }
     row += count;
-  };
-  while (rows - row >= 12) tile(rows_w4a16<12>, 12);
-  while (rows - row >= 8) tile(rows_w4a16<8>, 8);
-  while (rows - row >= 4) tile(rows_w4a16<4>, 4);
-  while (rows - row >= 2) tile(rows_w4a16<2>, 2);
-  if (rows - row == 1) tile(rows_w4a16<1>, 1);
+  }
+}
+
+void product_w4a16(const Matrix& m, Run, int64_t block, int64_t first, int64_t last, const float* wide, const float* sum,
+                   int64_t rows, float* sums) {
+  for (int64_t row = 0; row < rows;) {
+    const int64_t count = tile_rows(HB_W4A16, {}, rows - row), cell = row * m.groups;
+    const float* tile = wide + row * m.padded_k;
+    float* to = sums + row * kLanes;
+    switch (count) {
+      case 12: rows_w4a16<12>(m, block, first, last, tile, sum + cell, to); break;
+      case 8: rows_w4a16<8>(m, block, first, last, tile, sum + cell, to); break;
+      case 4: rows_w4a16<4>(m, block, first, last, tile, sum + cell, to); break;
+      case 2: rows_w4a16<2>(m, block, first, last, tile, sum + cell, to); break;
+      default: rows_w4a16<1>(m, block, first, last, tile, sum + cell, to);
+    }
+    row += count;
+  }
 }
 
 bool usable() { return cpu_features().avx512_vnni; }
 
 }  // namespace
 
-extern const Variant kAvx512Vnni{"avx512_vnni", usable, avx2::quantize, avx2::widen, product_w4a8, product_w4a16, avx2::finish};
+extern const Variant kAvx512Vnni{"avx512_vnni", usable, 1, tile_rows, avx2::quantize, avx2::widen, product_w4a8, product_w4a16, avx2::finish};
 
 }  // namespace halfbyte::int4

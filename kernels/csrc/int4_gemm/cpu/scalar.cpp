@@ -21,7 +21,7 @@ void store(void* values, hb_dtype dtype, int64_t index, float value) {
   }
 }
 
-void quantize(const void* x, hb_dtype dtype, const Matrix& m, int8_t* q, float* scale, float* sum) {
+void quantize(const void* x, hb_dtype dtype, const Matrix& m, int8_t* q, int64_t, float* scale, float* sum) {
   for (int64_t g = 0; g < m.groups; ++g) {
     const int64_t begin = g * m.group, end = begin + m.group, valid = end < m.k ? end : m.k;
     float largest = 0.0f, taint = 0.0f;
@@ -44,7 +44,7 @@ void quantize(const void* x, hb_dtype dtype, const Matrix& m, int8_t* q, float* 
   }
 }
 
-void widen(const void* x, hb_dtype dtype, const Matrix& m, float* wide, float* sum) {
+void widen(const void* x, hb_dtype dtype, const Matrix& m, float* wide, int64_t, float* sum) {
   for (int64_t g = 0; g < m.groups; ++g) {
     float total = 0.0f;
     for (int64_t step = g * m.group / kStep; step < (g + 1) * m.group / kStep; ++step) {
@@ -88,7 +88,7 @@ void product_w4a8(const Matrix& m, int64_t block, int64_t first, int64_t last, c
   }
 }
 
-void product_w4a16(const Matrix& m, int64_t block, int64_t first, int64_t last, const float* wide, const float* sum,
+void product_w4a16(const Matrix& m, Run, int64_t block, int64_t first, int64_t last, const float* wide, const float* sum,
                    int64_t rows, float* sums) {
   const uint8_t* codes = m.block_codes(block);
   for (int64_t row = 0; row < rows; ++row) {
@@ -129,10 +129,12 @@ void finish(const float* sums, const float* up, const Epilogue& e, void* out) {
   }
 }
 
+int64_t tile_rows(hb_path, Run, int64_t) { return 1; }
+
 bool usable() { return true; }
 
 }  // namespace
 
-extern const Variant kScalar{"scalar", usable, quantize, widen, product_w4a8, product_w4a16, finish};
+extern const Variant kScalar{"scalar", usable, 1, tile_rows, quantize, widen, product_w4a8, product_w4a16, finish};
 
 }  // namespace halfbyte::int4

@@ -89,7 +89,7 @@ void copy(void* to, const void* from, int64_t elements, hb_dtype dtype) {
   __builtin_memcpy(to, from, static_cast<size_t>(elements) * (dtype == HB_FLOAT32 ? 4 : 2));
 }
 
-void quantize_group(const void* x, hb_dtype dtype, int64_t begin, int64_t count, int8_t* q, float* scale, float* sum) {
+void quantize_group(const void* x, hb_dtype dtype, int64_t begin, int64_t count, int8_t* q, int64_t rows, float* scale, float* sum) {
   const __m256 sign = _mm256_set1_ps(-0.0f), none = _mm256_setzero_ps();
   __m256 largest = none, taint = none;
   for (int64_t c = 0; c < count; c += 8) {
@@ -106,7 +106,10 @@ void quantize_group(const void* x, hb_dtype dtype, int64_t begin, int64_t count,
     const __m256i code = _mm256_cvtps_epi32(value);
     total = _mm256_add_epi32(total, code);
     const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(code), _mm256_extracti128_si256(code, 1));
-    _mm_storel_epi64(reinterpret_cast<__m128i*>(q + c), _mm_packs_epi16(words, words));
+    const int64_t bytes = _mm_cvtsi128_si64(_mm_packs_epi16(words, words));
+    const int32_t four[2] = {static_cast<int32_t>(bytes), static_cast<int32_t>(bytes >> 32)};
+    __builtin_memcpy(q + c * rows, &four[0], 4);
+    __builtin_memcpy(q + (c + 4) * rows, &four[1], 4);
   }
   *scale = (tiny ? 0.0f : top / 127.0f) + add_lanes(taint);
   alignas(32) int32_t lanes[8];
@@ -123,14 +126,21 @@ __m256 position_powers() {
   return _mm256_setr_ps(power_at(0), power_at(1), power_at(2), power_at(3), power_at(4), power_at(5), power_at(6), power_at(7));
 }
 
-void widen_group(const void* x, hb_dtype dtype, int64_t begin, int64_t count, float* wide, float* sum) {
+void widen_group(const void* x, hb_dtype dtype, int64_t begin, int64_t count, float* wide, int64_t rows, float* sum) {
   const __m256i order = position_order();
   const __m256 powers = position_powers();
   __m256 total = _mm256_setzero_ps();
   for (int64_t c = 0; c < count; c += 8) {
     const __m256 value = load8(x, dtype, begin + c);
     total = _mm256_add_ps(total, value);
-    _mm256_storeu_ps(wide + c, _mm256_mul_ps(_mm256_permutevar8x32_ps(value, order), powers));
+    const __m256 ordered = _mm256_mul_ps(_mm256_permutevar8x32_ps(value, order), powers);
+    if (rows == 1) {
+      _mm256_storeu_ps(wide + c, ordered);
+    } else {
+      alignas(32) float eight[8];
+      _mm256_store_ps(eight, ordered);
+      for (int position = 0; position < kStep; ++position) wide[(c + position) * rows] = eight[position];
+    }
   }
   *sum = add_lanes(total);
 }
@@ -145,24 +155,24 @@ struct Padded {
 
 }  // namespace
 
-void quantize(const void* x, hb_dtype dtype, const Matrix& m, int8_t* q, float* scale, float* sum) {
+void quantize(const void* x, hb_dtype dtype, const Matrix& m, int8_t* q, int64_t rows, float* scale, float* sum) {
   for (int64_t g = 0; g < m.groups; ++g) {
     const int64_t begin = g * m.group, valid = m.k - begin;
     if (valid >= m.group) {
-      quantize_group(x, dtype, begin, m.group, q + begin, scale + g, sum + g);
+      quantize_group(x, dtype, begin, m.group, q + begin * rows, rows, scale + g, sum + g);
     } else {
-      quantize_group(Padded(x, dtype, begin, valid).bytes, dtype, 0, m.group, q + begin, scale + g, sum + g);
+      quantize_group(Padded(x, dtype, begin, valid).bytes, dtype, 0, m.group, q + begin * rows, rows, scale + g, sum + g);
     }
   }
 }
 
-void widen(const void* x, hb_dtype dtype, const Matrix& m, float* wide, float* sum) {
+void widen(const void* x, hb_dtype dtype, const Matrix& m, float* wide, int64_t rows, float* sum) {
   for (int64_t g = 0; g < m.groups; ++g) {
     const int64_t begin = g * m.group, valid = m.k - begin;
     if (valid >= m.group) {
-      widen_group(x, dtype, begin, m.group, wide + begin, sum + g);
+      widen_group(x, dtype, begin, m.group, wide + begin * rows, rows, sum + g);
     } else {
-      widen_group(Padded(x, dtype, begin, valid).bytes, dtype, 0, m.group, wide + begin, sum + g);
+      widen_group(Padded(x, dtype, begin, valid).bytes, dtype, 0, m.group, wide + begin * rows, rows, sum + g);
     }
   }
 }
