@@ -22,6 +22,7 @@ from emulated import Product, from_bits, to_bits  # noqa: E402
 from halfbyte_kernels import cuda  # noqa: E402
 
 NAMES = [case.name for case in golden.CASES]
+pytestmark = pytest.mark.timeout(900)  # the first test of a fresh machine compiles the emulation
 
 
 @pytest.fixture(scope="module")
