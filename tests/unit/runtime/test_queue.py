@@ -57,6 +57,23 @@ async def test_a_key_is_in_the_queue_once(queue: WorkQueue) -> None:
     assert [await queue.get(), await queue.get()] == [A, B]
 
 
+async def test_news_go_before_what_is_merely_due(queue: WorkQueue) -> None:
+    queue.add_due(A)
+    queue.add_due(B)
+    queue.add(B)
+    queue.add_due(B)
+    assert len(queue) == 2
+    assert [await queue.get(), await queue.get()] == [B, A]
+
+
+async def test_a_key_in_work_is_not_due_again(queue: WorkQueue) -> None:
+    queue.add(A)
+    await queue.get()
+    queue.add_due(A)
+    queue.succeeded(A)
+    assert len(queue) == 0
+
+
 async def test_get_waits_for_a_key(queue: WorkQueue) -> None:
     waiting = asyncio.create_task(queue.get())
     await asyncio.sleep(0)

@@ -2,11 +2,13 @@
 
 A key that is added while a worker has it is dirty, and comes back when that worker is done; so no change
 between two looks is lost (kopf#1178). Whatever was added meanwhile, a key costs one reconcile.
+
+Keys with news go before those that are merely due (a resync, a look at progress): a model that somebody just
+applied does not wait behind 500 that have not changed.
 """
 
 import asyncio
 import random
-from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -37,8 +39,8 @@ class WorkQueue:
         )
         self._jitter = jitter
         self._on_depth = on_depth
-        self._ready: deque[Key] = deque()
-        self._queued: set[Key] = set()
+        self._news: dict[Key, None] = {}
+        self._due: dict[Key, None] = {}
         self._working: set[Key] = set()
         self._dirty: set[Key] = set()
         self._timers: dict[Key, tuple[float, Timer]] = {}
@@ -49,36 +51,43 @@ class WorkQueue:
         self._drained.set()
 
     def add(self, key: Key) -> None:
-        """Look at this key as soon as possible."""
+        """Look at this key as soon as possible: something about it has changed."""
         self._cancel_timer(key)
         if key in self._working:
             self._dirty.add(key)
-        elif key not in self._queued:
-            self._queued.add(key)
-            self._ready.append(key)
-            self._wakeup.set()
-            self._on_depth(len(self._ready))
+            return
+        self._due.pop(key, None)
+        self._news.setdefault(key)
+        self._changed()
+
+    def add_due(self, key: Key) -> None:
+        """Look at this key when nothing with news waits. While a worker has it, it is being looked at."""
+        self._cancel_timer(key)
+        if key not in self._working and key not in self._news:
+            self._due.setdefault(key)
+            self._changed()
 
     def add_after(self, key: Key, delay: float) -> None:
         """Look at this key in ``delay`` seconds, unless something asks for it earlier."""
-        if key in self._queued or key in self._dirty:
+        if key in self._news or key in self._due or key in self._dirty:
             return
         planned = self._timers.get(key)
         if planned is not None and planned[0] <= delay:
             return
         self._cancel_timer(key)
-        self._timers[key] = delay, self._call_later(delay, lambda: self.add(key))
+        self._timers[key] = delay, self._call_later(delay, lambda: self.add_due(key))
 
     async def get(self) -> Key:
         """Take the next key; ``succeeded`` or ``failed`` must follow."""
-        while self._closed or not self._ready:
+        while self._closed or not len(self):
             self._wakeup.clear()
             await self._wakeup.wait()
-        key = self._ready.popleft()
-        self._queued.discard(key)
+        waiting = self._news or self._due
+        key = next(iter(waiting))
+        del waiting[key]
         self._working.add(key)
         self._drained.clear()
-        self._on_depth(len(self._ready))
+        self._on_depth(len(self))
         return key
 
     def succeeded(self, key: Key, requeue_after: float | None = None) -> None:
@@ -100,7 +109,7 @@ class WorkQueue:
         self._failures.pop(key, None)
 
     def __len__(self) -> int:
-        return len(self._ready)
+        return len(self._news) + len(self._due)
 
     def close(self) -> None:
         """Give out no more keys."""
@@ -119,6 +128,10 @@ class WorkQueue:
             self.add(key)
         elif delay is not None:
             self.add_after(key, delay)
+
+    def _changed(self) -> None:
+        self._wakeup.set()
+        self._on_depth(len(self))
 
     def _cancel_timer(self, key: Key) -> None:
         planned = self._timers.pop(key, None)

@@ -61,7 +61,7 @@ class Resync:
             self._reconciler.forget(ghost)
         self._health.listed(versions)
         for key in versions:
-            self._queue.add(key)
+            self._queue.add_due(key)
 
 
 async def probe_lists(gateway: KubeGateway, namespaces: Sequence[str]) -> str | None:
