@@ -22,6 +22,12 @@ def test_every_reason_has_an_exit_code() -> None:
         (OSError(errno.EDQUOT, "Disk quota exceeded"), Reason.OUT_OF_DISK, 40),
         (RuntimeError("I/O error: No space left on device (os error 28)"), Reason.OUT_OF_DISK, 40),
         (OSError(errno.EIO, "Input/output error"), Reason.INTERNAL_ERROR, 10),
+        (
+            PermissionError(errno.EACCES, "Permission denied", "/halfbyte/artifacts/.x.lock"),
+            "ClaimNotWritable",
+            20,
+        ),
+        (PermissionError(errno.EACCES, "Permission denied", "/elsewhere"), Reason.INTERNAL_ERROR, 10),
         (ZeroDivisionError("division by zero"), Reason.INTERNAL_ERROR, 10),
         (Interrupted(), Reason.INTERRUPTED, 143),
     ],

@@ -6,7 +6,11 @@ The operator's ``podFailurePolicy`` reads the exit code, its conditions show the
 from __future__ import annotations
 
 import errno
+import os
 from enum import IntEnum, StrEnum
+from pathlib import Path
+
+from halfbyte_worker import mounts
 
 
 class ExitCode(IntEnum):
@@ -33,6 +37,7 @@ class Reason(StrEnum):
     OUT_OF_DISK = "OutOfDisk"
     GATE_FAILED = "GateFailed"
     ARTIFACT_CORRUPT = "ArtifactCorrupt"
+    CLAIM_NOT_WRITABLE = "ClaimNotWritable"
     INVALID_TASK = "InvalidTask"
     INTERRUPTED = "Interrupted"
     INTERNAL_ERROR = "InternalError"
@@ -51,6 +56,7 @@ EXIT_CODES = {
     Reason.OUT_OF_DISK: ExitCode.OUT_OF_DISK,
     Reason.GATE_FAILED: ExitCode.GATE_FAILED,
     Reason.ARTIFACT_CORRUPT: ExitCode.UNSUPPORTED,
+    Reason.CLAIM_NOT_WRITABLE: ExitCode.UNSUPPORTED,
     Reason.INVALID_TASK: ExitCode.INVALID_TASK,
     Reason.INTERRUPTED: ExitCode.INTERRUPTED,
     # Unknown, so a retry may help; the Job's backoffLimit bounds it.
@@ -76,9 +82,14 @@ class Interrupted(BaseException):
 
 
 DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT}
+PERMISSION_ERRORS = {errno.EACCES, errno.EPERM, errno.EROFS}
 # What torch and safetensors raise carries the cause only in its text.
 MEMORY_TEXTS = ("can't allocate memory", "out of memory", "bad_alloc", "cannot allocate memory")
 DISK_TEXTS = ("no space left on device", "disk quota exceeded")
+
+
+def is_artifact(name: object) -> bool:
+    return isinstance(name, str | os.PathLike) and Path(name).is_relative_to(mounts.ARTIFACT_ROOT)
 
 
 def classify_exception(error: BaseException) -> Failure:
@@ -92,12 +103,16 @@ def classify_exception(error: BaseException) -> Failure:
     if isinstance(error, MemoryError) or any(word in lowered for word in MEMORY_TEXTS):
         message = f"not enough memory; raise the Job's memory limit or use fewer samples ({text})"
         return Failure(Reason.OUT_OF_MEMORY, message)
-    if (
-        (isinstance(error, OSError)
-        and error.errno in DISK_ERRORS)
-        or any(word in lowered for word in DISK_TEXTS)
+    if (isinstance(error, OSError) and error.errno in DISK_ERRORS) or any(
+        word in lowered for word in DISK_TEXTS
     ):
         return Failure(Reason.OUT_OF_DISK, f"no space left while writing; give the claim more room ({text})")
+    if isinstance(error, OSError) and error.errno in PERMISSION_ERRORS and is_artifact(error.filename):
+        message = (
+            f"uid {os.getuid()} cannot write to the artifact claim ({error.strerror}: {error.filename}); "
+            "make its directory writable for that uid, or use a volume that honours fsGroup"
+        )
+        return Failure(Reason.CLAIM_NOT_WRITABLE, message)
     if isinstance(error, OSError):
         return Failure(Reason.INTERNAL_ERROR, f"reading or writing failed ({text})")
     return Failure(Reason.INTERNAL_ERROR, f"unexpected {text}")

@@ -235,6 +235,12 @@ class Reason(StrEnum):
         "Change method, bits or group size, calibrate with more text, or set thresholds you can accept.",
         True,
     )
+    CLAIM_NOT_WRITABLE = (
+        "ClaimNotWritable",
+        "The Jobs cannot write to the artifact claim.",
+        "Make the volume's directory writable for uid 65532, or use a volume that honours fsGroup.",
+        True,
+    )
     ARTIFACT_CORRUPT = (
         "ArtifactCorrupt",
         "The artifact's files do not match its manifest.",
