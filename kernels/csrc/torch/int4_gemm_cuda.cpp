@@ -1,5 +1,6 @@
 // CUDA implementations of halfbyte::int4_gemm*: check tensors, find stream and workspace, call libhalfbyte_cuda.so.
-// Compiles against a torch without CUDA (the stable ABI's headers are the same); loads only into one with it.
+// Builds against, and loads into, a torch without CUDA too: the one CUDA function that it needs is looked up when called.
+#include <dlfcn.h>
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include <torch/csrc/stable/accelerator.h>
 #include <torch/csrc/stable/library.h>
@@ -17,9 +18,6 @@
 #include <vector>
 
 #include "int4_gemm/cuda/int4_gemm_cuda.h"
-
-// torch's headers declare this only with USE_CUDA, which wants CUDA's own headers; libtorch_cuda.so exports it.
-extern "C" AOTITorchError aoti_torch_get_current_cuda_stream(int32_t device_index, void** ret_stream);
 
 namespace {
 
@@ -58,9 +56,21 @@ hb_cuda_activation activation_of(const std::string& name) {
   return HB_CUDA_SILU_MUL;
 }
 
+// aoti_torch_get_current_cuda_stream of the stable C API. Linking to libtorch_cuda.so would ask for it at build time,
+// and torch loads it without making its symbols global.
+using CurrentStream = AOTITorchError (*)(int32_t device_index, void** stream);
+
+CurrentStream find_current_stream() {
+  void* torch_cuda = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
+  if (torch_cuda == nullptr) return nullptr;
+  return reinterpret_cast<CurrentStream>(dlsym(torch_cuda, "aoti_torch_get_current_cuda_stream"));
+}
+
 void* stream_of(int32_t device) {
+  static const CurrentStream current_stream = find_current_stream();
+  require(current_stream != nullptr, "this torch has no CUDA: libtorch_cuda.so is not loaded");
   void* stream = nullptr;
-  require(aoti_torch_get_current_cuda_stream(device, &stream) == AOTI_TORCH_SUCCESS, "no CUDA stream for cuda:", device);
+  require(current_stream(device, &stream) == AOTI_TORCH_SUCCESS, "no CUDA stream for cuda:", device);
   return stream;
 }
 
