@@ -44,6 +44,16 @@ NAMESPACES = 10
 APPLIES = 50
 QUIET_SECONDS = 60
 
+NAMESPACE = """
+apiVersion: v1
+kind: Namespace
+metadata: {{name: bench-{number}}}
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {{name: default, namespace: bench-{number}}}
+"""
+
 Json = dict[str, Any]
 
 
@@ -103,7 +113,7 @@ async def patiently(action: Callable[[], Awaitable[Any]], what: str, seconds: fl
         try:
             if found := await action():
                 return found
-        except (ApiError, ValueError, StopIteration):
+        except ApiError:
             pass
         await asyncio.sleep(0.2)
     raise TimeoutError(f"not within {seconds:.0f} s: {what}")
@@ -122,9 +132,9 @@ async def bring_to_ready(kube: KubeApi, number: int) -> None:
     revision = "sha256-" + hashlib.sha256(name.encode()).hexdigest()
     facts = {**FACTS, "source": {**FACTS["source"], "revision": revision}}
 
-    async def child(resource: Any, stage: str) -> Json:
+    async def child(resource: Any, stage: str) -> Json | None:
         labels = f"halfbyte.dev/model={name},halfbyte.dev/stage={stage}"
-        return next(iter(await kube.list(resource, namespace, labels=labels)))
+        return next(iter(await kube.list(resource, namespace, labels=labels)), None)
 
     job = await patiently(lambda: child(resources.JOBS, "inspect"), f"{name}: Inspect Job")
     await node.succeed(job, facts)
@@ -167,12 +177,6 @@ def quantile(values: Iterable[float], share: float) -> float:
 async def measure(kubeconfig: str, models: int, log: Path) -> Json:
     kube = KubeApi(await load_configuration(kubeconfig), timeout=120)
     for number in range(NAMESPACES):
-        await kube.apply(
-            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": f"bench-{number}"}},
-            manager="bench",
-        )
-        account = {"name": "default", "namespace": f"bench-{number}"}
-        await kube.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account}, manager="bench")
         for claim in ("weights", "artifacts"):
             await Node(kube, f"bench-{number}").claim(claim)
     operator = Operator(kubeconfig, log)
@@ -373,6 +377,14 @@ def main() -> None:
         kubeconfig = answer.stdout.strip()
         crd = ROOT / "crds" / "halfbyte.dev_quantizedmodels.yaml"
         subprocess.run([CLUSTER, "kubectl", "apply", "--server-side", "-f", crd], env=environment, check=True)
+        subprocess.run(
+            [CLUSTER, "kubectl", "apply", "-f", "-"],
+            input="---".join(NAMESPACE.format(number=number) for number in range(NAMESPACES)),
+            env=environment,
+            check=True,
+            text=True,
+            stdout=subprocess.DEVNULL,
+        )
         log = Path(kubeconfig).parent / "operator.log"
         report["operator"] = asyncio.run(measure(kubeconfig, options.models, log))
     finally:
