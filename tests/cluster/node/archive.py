@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import shutil
+import struct
 import subprocess
 import sys
 import tarfile
@@ -34,12 +35,21 @@ def add(
     layer.addfile(entry, io.BytesIO(content) if content is not None else None)
 
 
+def is_static(program: bytes) -> bool:
+    """Whether a 64-bit ELF program names no interpreter (program header of type PT_INTERP, 3)."""
+    offset, size, count = *struct.unpack_from("<Q", program, 32), *struct.unpack_from("<HH", program, 54)
+    return all(struct.unpack_from("<I", program, offset + size * n)[0] != 3 for n in range(count))
+
+
 def add_shell(layer: tarfile.TarFile) -> None:
     busybox = shutil.which("busybox")
     if busybox is None:
         sys.exit("archive: needs busybox (Debian, Ubuntu: apt-get install busybox-static)")
+    program = Path(busybox).read_bytes()
+    if not is_static(program):
+        sys.exit(f"archive: {busybox} is linked dynamically; needs the package busybox-static in its place")
     add(layer, "/bin")
-    add(layer, "/bin/busybox", Path(busybox).read_bytes())
+    add(layer, "/bin/busybox", program)
     commands = subprocess.run([busybox, "--list"], check=True, capture_output=True, text=True).stdout.split()
     for command in commands:
         if command != "busybox":
