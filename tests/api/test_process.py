@@ -27,8 +27,10 @@ from support.node import FACTS, Node
 
 from .conftest import CRD, ROOT, ApiServer
 
+pytestmark = pytest.mark.timeout(600)
+
 Json = dict[str, Any]
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 120.0
 
 
 def until(probe: Callable[[], Any], what: str) -> Any:

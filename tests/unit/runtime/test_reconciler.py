@@ -93,6 +93,15 @@ async def test_status_is_written_before_anything_is_made(world: World) -> None:
     assert world.ready()["reason"] == "Inspecting"
 
 
+async def test_a_transition_is_logged_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    await world.begin()
+    with caplog.at_level("INFO"):
+        for _ in range(3):
+            await world.reconciler.reconcile(KEY)
+    lines = [each for each in caplog.messages if each.startswith("Ready False, Inspecting: ")]
+    assert len(lines) == 1
+
+
 async def test_a_second_look_writes_nothing(world: World) -> None:
     await world.begin()
     for _ in range(3):

@@ -1,7 +1,8 @@
 """One look at one model: gather, plan, tell (status), act, post events. No state but what saves requests."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from halfbyte.adapters.events import EventRecorder
 from halfbyte.adapters.execute import ActionFailed, Executor
@@ -9,7 +10,7 @@ from halfbyte.adapters.gateway import ApiError, Clock, Conflict, NotFound
 from halfbyte.adapters.gather import Gatherer
 from halfbyte.adapters.schema import InstalledSchema
 from halfbyte.adapters.telemetry import Telemetry
-from halfbyte.api.conditions import Reason
+from halfbyte.api.conditions import ConditionType, Reason
 from halfbyte.planning.pipeline import plan, report_failure
 from halfbyte.planning.plan import EventDraft, Plan
 from halfbyte.planning.settings import PlanningSettings
@@ -88,7 +89,10 @@ class Reconciler:
 
     async def _tell(self, snapshot: Snapshot, decided: Plan) -> None:
         model = snapshot.model
-        await self._executor.apply_status(model, self._schema.prune(decided.status))
+        if await self._executor.apply_status(model, self._schema.prune(decided.status)):
+            before, after = _ready(model.status), _ready(decided.status)
+            if before.get("reason") != after.get("reason"):
+                log.info("Ready %s, %s: %s", *(after.get(each) for each in ("status", "reason", "message")))
         self._telemetry.conditions(model.namespace, model.name, decided.status)
 
     def forget(self, key: Key) -> None:
@@ -113,6 +117,11 @@ class Reconciler:
             return False
         self._repaired[key] = now
         return True
+
+
+def _ready(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    conditions = status.get("conditions") or ()
+    return next((each for each in conditions if each["type"] == ConditionType.READY), {})
 
 
 def _refused(snapshot: Snapshot) -> bool:
