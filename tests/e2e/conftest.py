@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -16,9 +17,15 @@ from support.quantized_models import EXAMPLES, MODELS, tiny_manifest
 
 @pytest.fixture(scope="session")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The cluster with images, chart, storage and the models in it; yields the host side of its volumes."""
+    """The cluster with images, chart, storage and the model in it; yields the host side of its volumes.
+
+    HALFBYTE_E2E_CLUSTER=running uses the cluster that is up, with its volumes, and leaves it up: for
+    developing one test.
+    """
+    if os.environ.get("HALFBYTE_E2E_CLUSTER") == "running":
+        yield cluster.volumes()
+        return
     volumes = tmp_path_factory.mktemp("volumes")
-    volumes.chmod(0o777)
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("HALFBYTE_VOLUMES", str(volumes))
         cluster.run(cluster.CLUSTER, "down")
@@ -31,22 +38,14 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
                 stdin=subprocess.DEVNULL,
                 text=True,
             ).stdout.strip()
-            shutil.copytree(built, volumes / "weights" / "smollm2-135m-instruct", dirs_exist_ok=True)
+            shutil.copytree(built, volumes / "weights" / "smollm2-135m-instruct")
             cluster.install_chart()
             cluster.apply(EXAMPLES / "storage.yaml")
             yield volumes
         finally:
             print(cluster.kubectl("get", "qm,jobs,pods", "-A", check=False))
-            print(
-                cluster.kubectl(
-                    "logs",
-                    "-n",
-                    cluster.SYSTEM_NAMESPACE,
-                    "deploy/halfbyte-operator",
-                    "--tail=60",
-                    check=False,
-                )
-            )
+            operator = ("-n", cluster.SYSTEM_NAMESPACE, "deploy/halfbyte-operator", "--tail=60")
+            print(cluster.kubectl("logs", *operator, check=False))
             cluster.run(cluster.CLUSTER, "down")
 
 
