@@ -20,8 +20,8 @@ def prepare_libraries(compute: Compute) -> None:
     threads = node.usable_threads(compute.threads)
     os.environ |= {
         "OMP_NUM_THREADS": str(threads),
-        # A Job shares its cores, and threads that spin at a barrier take the time from those they wait for: the
-        # same products on two busy cores took 40 to 52 s spinning and 17 to 27 s sleeping.
+        # A Job shares its cores, and threads that spin at a barrier take the time from those they wait for:
+        # the same products on two busy cores took 40 to 52 s spinning and 17 to 27 s sleeping.
         "OMP_WAIT_POLICY": "PASSIVE",
         # Everything is local here; without it transformers asks the hub about every file that is not there.
         "HF_HUB_OFFLINE": "1",
