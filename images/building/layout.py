@@ -1,3 +1,4 @@
+# ruff: noqa: S603, S607 (fixed programs, no input of strangers)
 """The OCI layout in which built images lie, layers uncompressed; `tests/cluster/cluster load` reads it."""
 
 import fcntl
@@ -5,6 +6,7 @@ import hashlib
 import json
 import re
 import shutil
+import subprocess
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -83,6 +85,16 @@ def write(images: list[dict]) -> None:
     for file in BLOBS.iterdir():
         if file.name not in used:
             file.unlink()
+
+
+def clean() -> None:
+    """Deletes the store. buildah keeps its storage mounted on itself, and a killed build its layers too."""
+    mounts = [line.split(" ")[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    for mount in reversed([mount for mount in mounts if mount.startswith(f"{STORE}/")]):
+        if subprocess.run(["umount", mount]).returncode:
+            fail(f"{mount} is in use: end the builds that run, then try again")
+    if STORE.exists():
+        shutil.rmtree(STORE)
 
 
 def compressed_size(digest: str) -> int:
