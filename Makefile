@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint unit test-api test-chart test-worker test-kernels test-e2e generate verify lock images cluster bench bench-kernels clean
+.PHONY: help demo test lint unit test-api test-chart test-worker test-kernels test-cluster test-e2e generate verify lock images cluster bench bench-kernels clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -31,6 +31,9 @@ test-worker: ## the Jobs' program, real quantization of tiny models
 test-kernels: ## compiled operators against their references
 	@tests/run kernels
 
+test-cluster: ## the local cluster itself
+	@tests/run cluster
+
 test-e2e: ## the whole flow on a real node with real pods
 	@tests/run e2e
 
@@ -56,6 +59,8 @@ bench: ## operator size and speed, written to docs/benchmarks/
 bench-kernels: ## kernels against their peers, written to docs/benchmarks/
 	@kernels/bench/run
 
-clean: ## end the local cluster and delete the build cache
-	@tests/cluster/cluster down
+clean: ## end the local clusters and delete the build cache
+	@for state in "$${HALFBYTE_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/halfbyte}"/clusters/*/; do \
+		[ ! -d "$$state" ] || HALFBYTE_CLUSTER="$$(basename "$$state")" tests/cluster/cluster down; done
+	@images/build --clean
 	@rm -rf -- "$${HALFBYTE_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/halfbyte}"
