@@ -117,7 +117,7 @@ def write_checkpoint(
                     )
                 else:
                     made[key] = tensor
-                    if key.endswith("proj.weight"):
+                    if ".layers." in key and key.endswith(".weight") and tensor.dim() == 2:
                         kept.append(key.removesuffix(".weight"))
     save_file(made, target / "model.safetensors", metadata={"format": "pt"})
     config = json.loads((source / "config.json").read_text())

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import importlib
-import importlib.util
 from typing import Any
 
 import torch
 
+from halfbyte_kernels import cuda
 from halfbyte_kernels.library import load_cpu
 
 
@@ -33,16 +32,13 @@ def cpu_variants_usable() -> list[str]:
 
 
 def info() -> dict[str, Any]:
-    """``{"version", "torch", "cpu": {"built", "usable", "selected"}, "cuda": {...} | None}``."""
+    """``{"version", "torch", "cpu": {"built", "usable", "selected"}, "cuda": what cuda.info() says}``."""
     from halfbyte_kernels import __version__
 
     usable = cpu_variants_usable()
-    cuda = None
-    if importlib.util.find_spec("halfbyte_kernels.cuda") is not None:
-        cuda = importlib.import_module("halfbyte_kernels.cuda").info()
     return {
         "version": __version__,
         "torch": torch.__version__,
         "cpu": {"built": cpu_variants_built(), "usable": usable, "selected": usable[0]},
-        "cuda": cuda,
+        "cuda": cuda.info(),
     }

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import torch
 
+from halfbyte_kernels import cuda
+
 FOLDER = Path(__file__).parent
 
 
@@ -28,4 +30,5 @@ def load_cpu() -> ctypes.CDLL:
         raise ImportError(
             f"cannot load {path.name} under torch {torch.__version__} (needs 2.10 or newer): {error}"
         ) from error
+    cuda.load_operators()
     return ctypes.CDLL(str(path))

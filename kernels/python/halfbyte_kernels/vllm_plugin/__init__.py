@@ -23,5 +23,7 @@ def register() -> None:
         log_kernel(decision.kernel, decision.reason)
         return
     from halfbyte_kernels.vllm_plugin.linear import register_linear
+    from halfbyte_kernels.vllm_plugin.moe import register_moe
 
     register_linear(decision.reason)
+    register_moe(decision.reason)

@@ -14,7 +14,7 @@ Path = Literal["w4a16", "w4a8"]
 SUPPORTED_VLLM = (0, 32)
 OWN_KERNEL = "CPUWNA16LinearKernel"
 
-_logged: set[str] = set()
+_logged = False
 
 
 @dataclass(frozen=True)
@@ -93,10 +93,11 @@ def vllm_uses_amx() -> bool:
 
 
 def log_kernel(kernel: str, reason: str) -> None:
-    """One line a process and kernel, read by the operator from the pod's log."""
-    if kernel in _logged:
+    """One line a process, read by the operator from the pod's log; the first layer that is ready writes it."""
+    global _logged
+    if _logged:
         return
-    _logged.add(kernel)
+    _logged = True
     from vllm.logger import init_logger
 
     init_logger("vllm.halfbyte_kernels").info("halfbyte-kernels: kernel=%s reason=%s", kernel, reason)
