@@ -278,6 +278,18 @@ def test_a_lost_lease_ends_the_process(
     assert "the lease is lost" in process.text()
 
 
+def test_the_comparison_of_list_and_watch_agrees_while_both_work(
+    api_server: ApiServer, namespace: str, operate: Callable[..., Process]
+) -> None:
+    apply(api_server, a_model("older", namespace))
+    process = operate("--resync-seconds=10")
+    apply(api_server, a_model("newer", namespace))
+    for _ in range(3):
+        until(lambda: process.metric("halfbyte_resync_age_seconds") > 5, "time passes")
+        until(lambda: process.metric("halfbyte_resync_age_seconds") < 5, "another list")
+        assert process.get("/livez") == (200, "ok\n")
+
+
 def test_deleted_models_leave_no_series(
     api_server: ApiServer, namespace: str, operate: Callable[..., Process]
 ) -> None:
