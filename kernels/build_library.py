@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Builds the CPU library for this checkout and prints a folder to put on PYTHONPATH; unchanged sources are not built again.
+"""Builds the CPU library for this checkout and prints a folder to put on PYTHONPATH; unchanged sources are
+not built again.
 
     python kernels/build_library.py [--fuzz] [--sanitize address,undefined]
 
-The folder holds halfbyte_kernels (links to kernels/python, so edits count at once) and its library. --fuzz builds the
-torch-free fuzzer instead and prints its path. Needs a C++20 compiler, CMake and Ninja; torch comes from the Python that
-runs this. HALFBYTE_CACHE (default ~/.cache/halfbyte) holds the results, keyed by the content of CMakeLists.txt and csrc/.
+The folder holds halfbyte_kernels (links to kernels/python, so edits count at once) and its library. --fuzz
+builds the torch-free fuzzer instead and prints its path. Needs a C++20 compiler, CMake and Ninja; torch comes
+from the Python that runs this. HALFBYTE_CACHE (default ~/.cache/halfbyte) holds the results, keyed by the
+content of CMakeLists.txt and csrc/.
 """
 
 import argparse
@@ -39,7 +41,7 @@ def key_of(*words: str) -> str:
 
 
 def run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, text=True)  # noqa: S603
     if done.returncode != 0:
         raise BuildError(f"{' '.join(command)} failed:\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
 
@@ -56,7 +58,7 @@ def program(name: str) -> str:
 
 
 def build(fuzz: bool = False, sanitize: str = "") -> Path:
-    """Returns the folder for PYTHONPATH, or the fuzzer's path. Raises BuildError with the compiler's words."""
+    """Returns the folder for PYTHONPATH, or the fuzzer's path. BuildError has the compiler's words."""
     torch = "none" if fuzz else importlib.metadata.version("torch")
     target = CACHE / "kernels" / key_of(torch, sanitize, str(fuzz))
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,7 @@
 """Writes small 4-bit checkpoints in each public layout from a float model: round to nearest, no calibration.
 
-What tests and the end-to-end benchmark serve. Linear weights under ``model.layers`` are quantized, the rest is copied.
+What tests and the end-to-end benchmark serve. Linear weights under ``model.layers`` are quantized, the rest
+is copied.
 """
 
 from __future__ import annotations
@@ -41,8 +42,15 @@ def nibbles(values: torch.Tensor) -> torch.Tensor:
     return torch.where(words >= 2**31, words - 2**32, words).to(torch.int32).contiguous()
 
 
-def tensors_of(name: str, codes: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor, layout: str, symmetric: bool,
-               dtype: torch.dtype) -> dict[str, torch.Tensor]:  # fmt: skip
+def tensors_of(
+    name: str,
+    codes: torch.Tensor,
+    scales: torch.Tensor,
+    zeros: torch.Tensor,
+    layout: str,
+    symmetric: bool,
+    dtype: torch.dtype,
+) -> dict[str, torch.Tensor]:
     n, k = codes.shape
     if layout == "compressed-tensors":
         made = {
@@ -75,7 +83,8 @@ def quantization_config(layout: str, group: int, symmetric: bool, ignore: list[s
     if layout == "gptq":
         return {"quant_method": "gptq", "bits": 4, "group_size": group, "sym": True, "desc_act": False}
     weights = {
-        "num_bits": 4, "type": "int", "symmetric": symmetric, "strategy": "group", "group_size": group, "dynamic": False,
+        "num_bits": 4, "type": "int", "symmetric": symmetric, "strategy": "group", "group_size": group,
+        "dynamic": False,
     }  # fmt: skip
     return {
         "quant_method": "compressed-tensors",
@@ -98,7 +107,8 @@ def is_quantized(name: str, tensor: torch.Tensor, keep: tuple[str, ...]) -> bool
 def write_checkpoint(
     source: Path, target: Path, layout: str, group: int, symmetric: bool, keep: tuple[str, ...] = ()
 ) -> None:
-    """Quantize the safetensors model in ``source`` into ``target``; layers whose name holds one of ``keep`` stay float."""
+    """Quantize the safetensors model in ``source`` into ``target``; layers whose name holds one of ``keep``
+    stay float."""
     if layout not in LAYOUTS:
         raise ValueError(f"unknown layout {layout!r}; known: {', '.join(LAYOUTS)}")
     if (layout == "gptq" and not symmetric) or (layout == "awq" and symmetric):

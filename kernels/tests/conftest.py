@@ -1,4 +1,5 @@
-"""Builds the library of this checkout once (cached by content) and makes it and the golden vectors importable."""
+"""Builds the library of this checkout once (cached by content) and makes it and the golden vectors
+importable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The C++ core under AddressSanitizer and UndefinedBehaviorSanitizer, over random shapes and values, for a bounded time."""
+"""The C++ core under AddressSanitizer and UndefinedBehaviorSanitizer, over random shapes and values, for a
+bounded time."""
 
 from __future__ import annotations
 

@@ -90,7 +90,10 @@ def test_golden_vectors(name: str, variant: str) -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize(("group", "zeros"), [(32, True), (64, False), (128, True), (256, False), (96, True), (-1, True), (-1, False)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("group", "zeros"),
+    [(32, True), (64, False), (128, True), (256, False), (96, True), (-1, True), (-1, False)],
+)
 def test_every_count_of_rows_and_features(group: int, zeros: bool, path: str, variant: str) -> None:
     require(variant)
     k = 104 if group == -1 else 2 * group
@@ -192,12 +195,16 @@ def test_scales_are_narrowed_only_without_loss() -> None:
     assert narrow_scales(torch.tensor([[1.0 + 2.0**-20]])).dtype == torch.float32
 
 
-@pytest.mark.parametrize(("n", "k", "group", "zeros"), [(1, 8, -1, False), (33, 576, 64, True), (48, 160, -1, True), (17, 768, 96, True)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("n", "k", "group", "zeros"),
+    [(1, 8, -1, False), (33, 576, 64, True), (48, 160, -1, True), (17, 768, 96, True)],
+)
 def test_the_fake_pack_knows_the_size(n: int, k: int, group: int, zeros: bool) -> None:
     for dtype in DTYPES:
         groups = 1 if group == -1 else k // group
         zero = torch.zeros((-(-n // 8), groups), dtype=torch.int32) if zeros else None
-        packed = torch.ops.halfbyte.int4_gemm_pack(torch.zeros((n, k // 8), dtype=torch.int32), torch.ones((n, groups), dtype=dtype), zero, group)  # fmt: skip
+        codes, scales = torch.zeros((n, k // 8), dtype=torch.int32), torch.ones((n, groups), dtype=dtype)
+        packed = torch.ops.halfbyte.int4_gemm_pack(codes, scales, zero, group)
         assert packed.numel() == packed_bytes(n, k, group, dtype, zeros)
 
 

@@ -1,4 +1,5 @@
-"""Wrong arguments: an error that names the argument, what it is and what it may be; never a crash or a silent result."""
+"""Wrong arguments: an error that names the argument, what it is and what it may be; never a crash or a silent
+result."""
 
 from __future__ import annotations
 
@@ -49,11 +50,11 @@ def test_gemm(weight: torch.Tensor, change: dict[str, object], message: str) -> 
 
 
 def test_cut_and_damaged_weights(weight: torch.Tensor) -> None:
-    with pytest.raises(RuntimeError, match="weight is damaged: .* bytes, its header asks for"):
+    with pytest.raises(RuntimeError, match=r"weight is damaged: .* bytes, its header asks for"):
         hb.int4_gemm(X, weight[:-64].contiguous(), None, 64)
     damaged = weight.clone()
     damaged[8] ^= 1  # n
-    with pytest.raises(RuntimeError, match="out_features is 64, the weight has 65|damaged"):
+    with pytest.raises(RuntimeError, match=r"out_features is 64, the weight has 65|damaged"):
         hb.int4_gemm(X, damaged, None, 64)
 
 
@@ -81,7 +82,9 @@ def test_a_tensor_on_another_device_is_refused(weight: torch.Tensor) -> None:
         ((64,), (64, 2), None, 64, "weight_packed must have 2 dimensions"),
     ],
 )
-def test_pack(codes: tuple[int, ...], scales: tuple[int, ...], zeros: tuple[int, ...] | None, group: int, message: str) -> None:  # fmt: skip
+def test_pack(
+    codes: tuple[int, ...], scales: tuple[int, ...], zeros: tuple[int, ...] | None, group: int, message: str
+) -> None:
     zero = None if zeros is None else torch.zeros(zeros, dtype=torch.int32)
     with pytest.raises(RuntimeError, match=message):
         hb.pack(torch.zeros(codes, dtype=torch.int32), torch.ones(scales), zero, group)
@@ -96,7 +99,7 @@ def test_pack_wants_int32_codes_and_contiguous_tensors() -> None:
 
 def test_silu_mul_needs_whole_blocks() -> None:
     weight = hb.pack(torch.zeros((40, 16), dtype=torch.int32), torch.ones(40, 2), None, 64)
-    with pytest.raises(RuntimeError, match="silu_mul needs out features .* in multiples of 32, got 40"):
+    with pytest.raises(RuntimeError, match=r"silu_mul needs out features .* in multiples of 32, got 40"):
         hb.int4_gemm(X, weight, None, 40, "silu_mul")
 
 

@@ -1,9 +1,11 @@
-"""Serves one checkpoint in this process with vLLM and compares its logits with an fp32 model of the dequantized weights.
+"""Serves one checkpoint in this process with vLLM and compares its logits with an fp32 model of the
+dequantized weights.
 
     python vllm_logits.py MODEL --dtype float32 [--reference]
 
-Prints one JSON line: the cosine similarity of the prompt's logits (mean and least over positions) and greedy text.
-Run by test_vllm_serving.py in the vLLM environment; --reference runs transformers alone and writes reference.pt.
+Prints one JSON line: the cosine similarity of the prompt's logits (mean and least over positions) and greedy
+text. Run by test_vllm_serving.py in the vLLM environment; --reference runs transformers alone and writes
+reference.pt.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ PROMPT = "The capital of France is Paris, and the capital of Italy is"
 
 
 def dequantized(folder: Path) -> dict[str, torch.Tensor]:
-    """Weights by name, 4-bit ones expanded by the formats' own definition, independent of halfbyte_kernels."""
+    """Weights by name, 4-bit ones expanded as their formats define, without halfbyte_kernels."""
     from safetensors.torch import load_file
 
     tensors = load_file(folder / "model.safetensors")
@@ -39,8 +41,8 @@ def dequantized(folder: Path) -> dict[str, torch.Tensor]:
         else:
             columns = [0, 4, 1, 5, 2, 6, 3, 7]
             codes, zero = (
-                nibbles(tensors[f"{name}.{part}"], 1).reshape(tensors[f"{name}.{part}"].shape[0], -1, 8)[..., columns].flatten(1)
-                for part in ("qweight", "qzeros")
+                nibbles(words, 1).unflatten(1, (-1, 8))[..., columns].flatten(1)
+                for words in (tensors[f"{name}.qweight"], tensors[f"{name}.qzeros"])
             )
             made[f"{name}.weight"] = expand(codes.T, tensors[f"{name}.scales"].T, zero.T)
     return made
@@ -68,7 +70,8 @@ def write_reference(folder: Path) -> None:
     state = dequantized(folder)
     known = model.state_dict()
     for name in [key for key in known if key not in state]:
-        state[name] = merged_experts(state, name, known[name]) if ".experts." in name else state["model.embed_tokens.weight"]
+        tied = state["model.embed_tokens.weight"]
+        state[name] = merged_experts(state, name, known[name]) if ".experts." in name else tied
     model.load_state_dict({name: state[name] for name in known})
     ids = AutoTokenizer.from_pretrained(folder)(PROMPT, return_tensors="pt").input_ids
     with torch.no_grad():
@@ -103,8 +106,12 @@ def serve(folder: Path, dtype: str) -> dict[str, object]:
         logits = torch.zeros(reference["logits"].shape[1])
         for token, value in entry.items():
             logits[token] = value.logprob
-        cosines.append(torch.cosine_similarity(logits.double(), reference["logits"][position].double(), dim=0).item())
-    return {"cosine": {"mean": sum(cosines) / len(cosines), "least": min(cosines)}, "text": done.outputs[0].text}
+        expected = reference["logits"][position].double()
+        cosines.append(torch.cosine_similarity(logits.double(), expected, dim=0).item())
+    return {
+        "cosine": {"mean": sum(cosines) / len(cosines), "least": min(cosines)},
+        "text": done.outputs[0].text,
+    }
 
 
 def main() -> None:

@@ -21,10 +21,10 @@ def pack(
     """Pack a compressed-tensors weight for this device; done once, when a model loads.
 
     weight_packed: int32 [N, K/8] (8 codes along K, lowest bits first); weight_scale: float [N, G];
-    weight_zero_point: int32 [ceil(N/8), G] (8 zeros along N) or None (8 everywhere, symmetric).
-    All three may have a leading expert dimension. group_size: columns a scale covers (a multiple of 32 that
-    divides K), or -1 for one scale a row. Scales are kept in bf16 or fp16 when that loses no bit.
-    Returns uint8 [bytes] (or [experts, bytes]). Raises RuntimeError that names the wrong argument.
+    weight_zero_point: int32 [ceil(N/8), G] (8 zeros along N) or None (8 everywhere, symmetric). All three may
+    have a leading expert dimension. group_size: columns a scale covers (a multiple of 32 that divides K), or
+    -1 for one scale a row. Scales are kept in bf16 or fp16 when that loses no bit. Returns uint8 [bytes] (or
+    [experts, bytes]). Raises RuntimeError that names the wrong argument.
     """
     return torch.ops.halfbyte.int4_gemm_pack(
         weight_packed, narrow_scales(weight_scale), weight_zero_point, group_size
@@ -54,11 +54,13 @@ def int4_gemm(
     activation: Activation = "none",
     path: Path = "w4a16",
 ) -> Tensor:
-    """act(x @ dequant(weight)^T + bias). x: [..., K] float32, bfloat16 or float16; returns [..., N] (silu_mul: N/2) of the same dtype.
+    """act(x @ dequant(weight)^T + bias). x: [..., K] float32, bfloat16 or float16; returns [..., N]
+    (silu_mul: N/2) of the same dtype.
 
-    ``w4a16`` sums x * code in fp32: |error| <= (K + 8) * 2^-23 * sum |x| * 15 * scale, then the rounding of the output.
-    ``w4a8`` first rounds x to int8 per token and group: |error| <= sum over groups of max|x| / 254 * sum |w|.
-    ``silu_mul`` takes the first N/2 features as the gate. Raises RuntimeError that names the wrong argument.
+    ``w4a16`` sums x * code in fp32: |error| <= (K + 8) * 2^-23 * sum |x| * 15 * scale, then the rounding of
+    the output. ``w4a8`` first rounds x to int8 per token and group: |error| <= sum over groups of max|x| /
+    254 * sum |w|. ``silu_mul`` takes the first N/2 features as the gate. Raises RuntimeError that names the
+    wrong argument.
     """
     return torch.ops.halfbyte.int4_gemm(x, weight, bias, out_features, activation, path)
 
@@ -72,7 +74,8 @@ def int4_gemm_grouped(
     activation: Activation = "none",
     path: Path = "w4a16",
 ) -> Tensor:
-    """The same for a mixture of experts: x [T, K] sorted by expert, weight [E, bytes], rows_per_expert int64 [E], one call."""
+    """The same for a mixture of experts: x [T, K] sorted by expert, weight [E, bytes], rows_per_expert int64
+    [E], one call."""
     return torch.ops.halfbyte.int4_gemm_grouped(
         x, weight, bias, rows_per_expert, out_features, activation, path
     )
@@ -115,7 +118,8 @@ def _fake_pack(weight_packed, weight_scale, weight_zero_point, group_size):  # t
 def packed_bytes(
     out_features: int, in_features: int, group_size: int, scale_dtype: torch.dtype, zeros: bool
 ) -> int:
-    """Size of a packed CPU weight: 64-byte header, codes, scales and zeros by blocks of 16 features (csrc/int4_gemm/cpu/packed.h)."""
+    """Size of a packed CPU weight: 64-byte header, codes, scales and zeros by blocks of 16 features
+    (csrc/int4_gemm/cpu/packed.h)."""
     columns = -(-in_features // 32) * 32
     span = columns if group_size == -1 else group_size
     group = next(size for size in (128, 64, 32) if span % size == 0)

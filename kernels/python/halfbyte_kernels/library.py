@@ -22,7 +22,8 @@ def load_cpu() -> ctypes.CDLL:
     path = FOLDER / "libhalfbyte_cpu.so"
     if not path.exists():
         raise ImportError(
-            f"{path} is missing: halfbyte-kernels was not built; run: pip install ./kernels (needs a C++20 compiler)"
+            f"{path} is missing: halfbyte-kernels was not built; run: "
+            "pip install ./kernels (needs a C++20 compiler)"
         )
     try:
         torch.ops.load_library(str(path))

@@ -1,7 +1,7 @@
 """Proof, on the machine itself, that an instruction-set variant computes what its scalar twin computes.
 
-Build machines rarely have every instruction set; a variant that was only compiled there is run against the scalar one
-before its first use, and left out when they disagree.
+Build machines rarely have every instruction set; a variant that was only compiled there is run against the
+scalar one before its first use, and left out when they disagree.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import torch
 from halfbyte_kernels.info import cpu_variants_usable
 from halfbyte_kernels.int4_gemm import Path, pack
 
-# Every register tile: full, partial and single rows; a block of 16 features and a partial one; each tile group.
+# Every register tile: full, partial and single rows; a block of 16 features and a partial one; each tile
+# group.
 ROWS = 29
 FEATURES = 40
 COLUMNS = 384
@@ -22,7 +23,8 @@ GROUPS = (32, 64, 128)
 
 @cache
 def verified_variant(path: Path) -> str:
-    """The best variant of this CPU that agrees with ``scalar`` on fixed random problems, a few milliseconds once."""
+    """The best variant of this CPU that agrees with ``scalar`` on fixed random problems, a few milliseconds
+    once."""
     for variant in cpu_variants_usable():
         if variant == "scalar" or all(
             agrees(variant, path, group, zeros) for group in GROUPS for zeros in (False, True)

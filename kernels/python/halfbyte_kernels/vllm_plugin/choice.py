@@ -65,8 +65,8 @@ def version_problem() -> str | None:
     if version == SUPPORTED_VLLM:
         return None
     return (
-        f"halfbyte-kernels 0.1 knows vLLM {SUPPORTED_VLLM[0]}.{SUPPORTED_VLLM[1]}, this is {vllm.__version__}: "
-        "install that version, or a newer halfbyte-kernels"
+        f"halfbyte-kernels 0.1 knows vLLM {SUPPORTED_VLLM[0]}.{SUPPORTED_VLLM[1]}, "
+        f"this is {vllm.__version__}: install that version, or a newer halfbyte-kernels"
     )
 
 
@@ -79,7 +79,7 @@ def platform_problem() -> str | None:
 
 
 def vllm_has_int4() -> bool:
-    """vLLM's library for CPUs without AVX512 lacks the operator; its Python side finds out at the first token."""
+    """vLLM's library for CPUs without AVX512 lacks it; its Python side finds out at the first token."""
     import torch
     import vllm._custom_ops  # noqa: F401  loads the library
 
@@ -93,7 +93,7 @@ def vllm_uses_amx() -> bool:
 
 
 def log_kernel(kernel: str, reason: str) -> None:
-    """One line a process, read by the operator from the pod's log; the first layer that is ready writes it."""
+    """One line a process, read by the operator from the pod's log; the first ready layer writes it."""
     global _logged
     if _logged:
         return

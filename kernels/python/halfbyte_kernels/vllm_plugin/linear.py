@@ -21,7 +21,8 @@ _reason = ""
 
 
 def register_linear(reason: str) -> None:
-    """Put the kernel first in the CPU platform's list. ``register_linear_kernel`` would append it behind vLLM's own."""
+    """Put the kernel first in the CPU platform's list. ``register_linear_kernel`` would append it behind
+    vLLM's own."""
     global _reason
     _reason = reason
     candidates = kernels._POSSIBLE_KERNELS.setdefault(PlatformEnum.CPU, [])
@@ -54,7 +55,8 @@ class HalfbyteInt4LinearKernel(MPLinearKernel):
 
     def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
         codes, scales, zeros = self._get_weight_params(layer)
-        # compressed-tensors is [out, in / 8] already; GPTQ (and AWQ, which vLLM turns into it) is [in / 8, out].
+        # compressed-tensors is [out, in / 8] already; GPTQ (and AWQ, which vLLM turns into it) is [in / 8,
+        # out].
         if codes.input_dim != codes.packed_dim:
             raise ValueError(
                 f"{self.w_q_name} is packed along dimension {codes.packed_dim}, not along its inputs"

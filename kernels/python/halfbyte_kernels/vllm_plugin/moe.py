@@ -1,7 +1,8 @@
-"""Routed experts (mixture of experts) with 4-bit compressed-tensors weights on ``halfbyte::int4_gemm_grouped``.
+"""Routed experts (mixture of experts) with 4-bit compressed-tensors weights on
+``halfbyte::int4_gemm_grouped``.
 
-vLLM 0.32 has no such backend for a CPU without AMX. Tokens are sorted by expert, so that each of the two products is one
-call: up and gate with the activation in its epilogue, then down.
+vLLM 0.32 has no such backend for a CPU without AMX. Tokens are sorted by expert, so that each of the two
+products is one call: up and gate with the activation in its epilogue, then down.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def unsupported(weight_quant: Any, moe: Any) -> str | None:
 
 
 class HalfbyteInt4MoEMethod(VllmMethod):
-    """create_weights (the checkpoint's layout and its loading) is vLLM's; packing and the products are ours."""
+    """create_weights (the checkpoint's layout and loading) is vLLM's; packing and products are ours."""
 
     def __init__(self, weight_quant: Any, input_quant: Any, moe: Any) -> None:
         # Not VllmMethod's own: it asks for a backend and finds none.
@@ -98,9 +99,10 @@ class HalfbyteInt4MoEMethod(VllmMethod):
         shared_experts: Any,
         shared_experts_input: torch.Tensor | None,
     ) -> torch.Tensor:
-        """x [T, H]; topk_weights, topk_ids [T, k]; returns [T, H]. vLLM's runner has run the shared experts already."""
+        """x [T, H]; topk_weights, topk_ids [T, k]; returns [T, H]. vLLM's runner has run the shared experts
+        already."""
         if layer.expert_map is not None:
-            raise NotImplementedError("expert parallelism is not supported by halfbyte-kernels; use tensor parallelism")
+            raise NotImplementedError("expert parallelism is not supported by halfbyte-kernels")
         weights = (layer.w13_weight_packed, layer.w2_weight_packed)
         biases = (getattr(layer, "w13_bias", None), getattr(layer, "w2_bias", None))
         on_input = layer.apply_router_weight_on_input
@@ -131,7 +133,9 @@ def routed_experts(
     inner = torch.ops.halfbyte.int4_gemm_grouped(
         routed, weights[0], biases[0], rows, inner_features, "silu_mul", path, variant
     )
-    out = torch.ops.halfbyte.int4_gemm_grouped(inner, weights[1], biases[1], rows, hidden, "none", path, variant)
+    out = torch.ops.halfbyte.int4_gemm_grouped(
+        inner, weights[1], biases[1], rows, hidden, "none", path, variant
+    )
     restored = torch.empty_like(out)
     restored[order] = out
     restored = restored.view(tokens, chosen, hidden)
