@@ -104,6 +104,37 @@ def repeated(
     return emulator.run(large), emulator.run(small)[index]
 
 
+# The last stage lies in the first buffer, where the finished tile goes: 9 stages in 4 buffers, 10 in 3.
+@pytest.mark.parametrize(
+    ("rows", "wgmma", "tokens", "stages"),
+    [
+        (8, False, 8, 9),
+        (16, False, 16, 9),
+        (32, False, 32, 9),
+        (64, False, 64, 10),
+        (64, True, 64, 10),
+        (128, True, 128, 10),
+    ],
+)
+def test_a_pipeline_longer_than_its_buffers(
+    emulator: emulated.Emulator, rows: int, wgmma: bool, tokens: int, stages: int
+) -> None:
+    """A golden weight repeated along K and cut to whole stages, and repeated 8 times along N."""
+    case, tensors = golden.load("exact_g128_asym")
+    repeats, k = (8, -(-stages * 128 // case.k)), stages * 128
+    codes = np.tile(tensors["codes"], repeats)[:, :k]
+    scales, zeros = (np.tile(tensors[key], repeats)[:, :stages] for key in ("scales", "zeros"))
+    x = np.tile(tensors["x"][np.arange(rows) % case.m], (1, repeats[1]))[:, :k]
+    layouts = golden.pack(codes, zeros)
+    arguments = (layouts["ct_weight_packed"], to_bits(scales, "bfloat16"), layouts["ct_zero_point"])
+    blob = emulated.pack(emulator.library, *arguments, 128, "bfloat16")
+    one = Product(to_bits(x, "bfloat16"), [blob], 8 * case.n, "bfloat16", processors=1, wgmma=wgmma)
+    plan = emulator.plan(one)
+    assert (plan["tokens"], plan["splits"], plan["stages_per_split"]) == (tokens, 1, stages)
+    expected = x.astype(np.float64) @ golden.dequantize(codes, zeros, scales).T
+    assert np.array_equal(emulator.run(one), to_bits(expected.astype(np.float32), "bfloat16"))
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_the_order_of_threads_and_blocks_changes_nothing(emulator: emulated.Emulator, seed: int) -> None:
     one = product(emulator, "real_g64_sym", "bfloat16", 9)

@@ -1,10 +1,10 @@
-// The GPU instructions of csrc/int4_gemm/cuda/ptx.cuh and wgmma.cuh, run on a CPU by the letter of the PTX manual, so that
-// the kernels' own source is tested where there is no GPU: fragment layouts, swizzle, pipeline, barriers, split-K.
+// The GPU instructions of csrc/int4_gemm/cuda/ptx.cuh and wgmma.cuh, run on a CPU by the letter of the PTX manual, so
+// that the kernels' own source is tested where there is no GPU: fragment layouts, swizzle, pipeline, barriers, split-K.
 //
 // A block is 128 fibers on one thread. They run one after another, in an order drawn from a seed, from one
-// synchronisation to the next. cp.async copies nothing before wait_group asks for it, shared memory starts as NaN, so a
-// missing wait or barrier gives wrong numbers, and a barrier that not all threads reach is reported as a deadlock.
-// It says nothing about speed, registers, or real memory ordering.
+// synchronisation to the next, and one warp lags behind. Each cp.async copies at once, or no earlier than wait_group
+// asks for it, by chance; shared memory starts as NaN: a missing wait or barrier gives wrong numbers, and a barrier
+// that not all threads reach is reported as a deadlock. It says nothing about speed, registers or memory ordering.
 #pragma once
 
 #include <ucontext.h>
@@ -71,6 +71,7 @@ struct Block {
   ucontext_t scheduler;
   int lane = 0;
   bool progress = false;
+  std::mt19937* random = nullptr;
   std::function<void()> body;
 };
 
@@ -103,6 +104,14 @@ void meet(Meeting& meeting, int size, const Action& action) {
   while (meeting.generation == generation) yield();
 }
 
+inline void perform(const Copy& copy) {
+  if (copy.valid) {
+    std::memcpy(copy.target, copy.source, 16);
+  } else {
+    std::memset(copy.target, 0, 16);
+  }
+}
+
 inline Meeting& warp() { return block->warps[block->lane / 32]; }
 inline int first_lane() { return block->lane / 32 * 32; }
 
@@ -115,6 +124,7 @@ inline void enter() {
 
 inline void run(Block& one, std::mt19937& random) {
   block = &one;
+  one.random = &random;
   for (Lane& lane : one.lanes) {
     getcontext(&lane.context);
     lane.context.uc_stack.ss_sp = lane.stack.data();
@@ -125,15 +135,18 @@ inline void run(Block& one, std::mt19937& random) {
   std::vector<int> order(kLanes);
   for (int i = 0; i < kLanes; ++i) order[i] = i;
   std::shuffle(order.begin(), order.end(), random);
+  const int slow = static_cast<int>(random() % (kLanes / 32));  // a warp that falls behind wherever nothing holds the others
   for (bool left = true; left;) {
+    const bool all = random() % 16 == 0;
     left = one.progress = false;
     for (const int lane : order) {
-      one.lane = lane;
       if (one.lanes[lane].done) continue;
       left = true;
+      if (lane / 32 == slow && !all) continue;
+      one.lane = lane;
       swapcontext(&one.scheduler, &one.lanes[lane].context);
     }
-    if (left && !one.progress) stop("deadlock: some threads wait at a barrier that the others do not reach");
+    if (left && all && !one.progress) stop("deadlock: some threads wait at a barrier that the others do not reach");
   }
 }
 
@@ -247,7 +260,12 @@ inline void copy16(void* shared, const void* global, bool valid, uint64_t = 0) {
     const bool inside = (source >= weights_begin && source + 16 <= weights_end) || (source >= x_begin && source + 16 <= x_end);
     if (!inside) stop("cp.async reads outside of x and the weights");
   }
-  self().open.push_back({shared, global, valid});
+  const emulation::Copy copy{shared, global, valid};
+  if ((*block->random)() % 2 == 0) {
+    self().open.push_back(copy);
+  } else {
+    perform(copy);
+  }
 }
 
 inline void copy_commit() {
@@ -259,13 +277,7 @@ template <int kPending>
 void copy_wait() {
   auto& committed = emulation::self().committed;
   for (; static_cast<int>(committed.size()) > kPending; committed.pop_front()) {
-    for (const emulation::Copy& copy : committed.front()) {
-      if (copy.valid) {
-        std::memcpy(copy.target, copy.source, 16);
-      } else {
-        std::memset(copy.target, 0, 16);
-      }
-    }
+    for (const emulation::Copy& copy : committed.front()) emulation::perform(copy);
   }
 }
 
