@@ -16,6 +16,6 @@ bool usable() { return cpu_features().avx2; }
 
 }  // namespace
 
-extern const Variant kAvx2{"avx2", usable, kManyRows, tile_rows, avx2::quantize, avx2::widen, product_w4a8, product_w4a16, avx2::finish};
+extern const Variant kAvx2{"avx2", usable, tile_rows, avx2::quantize, avx2::widen, product_w4a8, product_w4a16, avx2::finish};
 
 }  // namespace halfbyte::int4

@@ -30,7 +30,7 @@ inline __m512 load_zeros(const uint8_t* zeros) {
 constexpr int chains_of(int rows) { return rows >= 8 ? 1 : rows >= 4 ? 2 : 4; }
 
 template <int R>
-void rows_w4a8(const Matrix& m, int64_t block, int64_t first, int64_t last, const int8_t* q, const float* scale,
+void rows_w4a8(const Matrix& m, int64_t ahead, int64_t block, int64_t first, int64_t last, const int8_t* q, const float* scale,
                const float* sum, float* sums) {
   constexpr int kChains = chains_of(R);
   const __m512i nibble = _mm512_set1_epi8(15);
@@ -45,6 +45,7 @@ void rows_w4a8(const Matrix& m, int64_t block, int64_t first, int64_t last, cons
 #pragma GCC unroll 2
       for (int odd = 0; odd < 2; ++odd) {
         const int64_t step = base + odd;
+        _mm_prefetch(codes + step * kStepBytes + ahead, _MM_HINT_T0);
         const __m512i bytes = _mm512_loadu_si512(codes + step * kStepBytes);
         const __m512i low = _mm512_and_si512(bytes, nibble), high = _mm512_and_si512(_mm512_srli_epi16(bytes, 4), nibble);
         for (int r = 0; r < R; ++r) {
@@ -69,7 +70,7 @@ void rows_w4a8(const Matrix& m, int64_t block, int64_t first, int64_t last, cons
 }
 
 template <int R>
-void rows_w4a16(const Matrix& m, int64_t block, int64_t first, int64_t last, const float* wide, const float* sum,
+void rows_w4a16(const Matrix& m, int64_t ahead, int64_t block, int64_t first, int64_t last, const float* wide, const float* sum,
                 float* sums) {
   constexpr int kChains = chains_of(R);
   const uint8_t* codes = m.block_codes(block) + first * (m.group / kStep) * kStepBytes;
@@ -80,6 +81,7 @@ void rows_w4a16(const Matrix& m, int64_t block, int64_t first, int64_t last, con
     }
     const float* group_x = wide + g * m.group * R;
     for (int64_t step = 0; step < m.group / kStep; ++step) {
+      _mm_prefetch(codes + step * kStepBytes + ahead, _MM_HINT_T0);
       const __m512i dwords = _mm512_loadu_si512(codes + step * kStepBytes);
 #pragma GCC unroll 8
       for (int position = 0; position < kStep; ++position) {
@@ -104,39 +106,39 @@ void rows_w4a16(const Matrix& m, int64_t block, int64_t first, int64_t last, con
 }
 
 // Tiles of 12, 8, 4, 2 and 1 rows.
-int64_t tile_rows(hb_path, Run, int64_t remaining) {
+int64_t tile_rows(hb_path, int64_t remaining) {
   return remaining >= 12 ? 12 : remaining >= 8 ? 8 : remaining >= 4 ? 4 : remaining >= 2 ? 2 : 1;
 }
 
-void product_w4a8(const Matrix& m, int64_t block, int64_t first, int64_t last, const int8_t* q, const float* scale,
+void product_w4a8(const Matrix& m, int64_t ahead, int64_t block, int64_t first, int64_t last, const int8_t* q, const float* scale,
                   const float* sum, int64_t rows, float* sums) {
   for (int64_t row = 0; row < rows;) {
-    const int64_t count = tile_rows(HB_W4A8, {}, rows - row), cell = row * m.groups;
+    const int64_t count = tile_rows(HB_W4A8, rows - row), cell = row * m.groups;
     const int8_t* tile = q + row * m.padded_k;
     float* to = sums + row * kLanes;
     switch (count) {
-      case 12: rows_w4a8<12>(m, block, first, last, tile, scale + cell, sum + cell, to); break;
-      case 8: rows_w4a8<8>(m, block, first, last, tile, scale + cell, sum + cell, to); break;
-      case 4: rows_w4a8<4>(m, block, first, last, tile, scale + cell, sum + cell, to); break;
-      case 2: rows_w4a8<2>(m, block, first, last, tile, scale + cell, sum + cell, to); break;
-      default: rows_w4a8<1>(m, block, first, last, tile, scale + cell, sum + cell, to);
+      case 12: rows_w4a8<12>(m, ahead, block, first, last, tile, scale + cell, sum + cell, to); break;
+      case 8: rows_w4a8<8>(m, ahead, block, first, last, tile, scale + cell, sum + cell, to); break;
+      case 4: rows_w4a8<4>(m, ahead, block, first, last, tile, scale + cell, sum + cell, to); break;
+      case 2: rows_w4a8<2>(m, ahead, block, first, last, tile, scale + cell, sum + cell, to); break;
+      default: rows_w4a8<1>(m, ahead, block, first, last, tile, scale + cell, sum + cell, to);
     }
     row += count;
   }
 }
 
-void product_w4a16(const Matrix& m, Run, int64_t block, int64_t first, int64_t last, const float* wide, const float* sum,
+void product_w4a16(const Matrix& m, int64_t ahead, int64_t block, int64_t first, int64_t last, const float* wide, const float* sum,
                    int64_t rows, float* sums) {
   for (int64_t row = 0; row < rows;) {
-    const int64_t count = tile_rows(HB_W4A16, {}, rows - row), cell = row * m.groups;
+    const int64_t count = tile_rows(HB_W4A16, rows - row), cell = row * m.groups;
     const float* tile = wide + row * m.padded_k;
     float* to = sums + row * kLanes;
     switch (count) {
-      case 12: rows_w4a16<12>(m, block, first, last, tile, sum + cell, to); break;
-      case 8: rows_w4a16<8>(m, block, first, last, tile, sum + cell, to); break;
-      case 4: rows_w4a16<4>(m, block, first, last, tile, sum + cell, to); break;
-      case 2: rows_w4a16<2>(m, block, first, last, tile, sum + cell, to); break;
-      default: rows_w4a16<1>(m, block, first, last, tile, sum + cell, to);
+      case 12: rows_w4a16<12>(m, ahead, block, first, last, tile, sum + cell, to); break;
+      case 8: rows_w4a16<8>(m, ahead, block, first, last, tile, sum + cell, to); break;
+      case 4: rows_w4a16<4>(m, ahead, block, first, last, tile, sum + cell, to); break;
+      case 2: rows_w4a16<2>(m, ahead, block, first, last, tile, sum + cell, to); break;
+      default: rows_w4a16<1>(m, ahead, block, first, last, tile, sum + cell, to);
     }
     row += count;
   }
@@ -146,6 +148,6 @@ bool usable() { return cpu_features().avx512_vnni; }
 
 }  // namespace
 
-extern const Variant kAvx512Vnni{"avx512_vnni", usable, 1, tile_rows, avx2::quantize, avx2::widen, product_w4a8, product_w4a16, avx2::finish};
+extern const Variant kAvx512Vnni{"avx512_vnni", usable, tile_rows, avx2::quantize, avx2::widen, product_w4a8, product_w4a16, avx2::finish};
 
 }  // namespace halfbyte::int4

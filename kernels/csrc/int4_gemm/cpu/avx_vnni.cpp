@@ -16,6 +16,6 @@ bool usable() { return cpu_features().avx_vnni; }
 
 }  // namespace
 
-extern const Variant kAvxVnni{"avx_vnni", usable, kManyRows, tile_rows, avx2::quantize, avx2::widen, product_w4a8, product_w4a16, avx2::finish};
+extern const Variant kAvxVnni{"avx_vnni", usable, tile_rows, avx2::quantize, avx2::widen, product_w4a8, product_w4a16, avx2::finish};
 
 }  // namespace halfbyte::int4

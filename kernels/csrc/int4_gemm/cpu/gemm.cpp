@@ -11,9 +11,10 @@
 namespace halfbyte::int4 {
 namespace {
 
-constexpr int64_t kRowsAtOnce = 72;             // tokens whose sums stay in the first-level cache; whole tiles of 4, 6 and 12
+constexpr int64_t kRowsAtOnce = 72;             // tokens whose sums stay in the first-level cache; whole tiles of 4 and 12
 constexpr int64_t kWorkPerThread = 48 * 1024;   // dwords of codes x rows below which a thread is not worth waking
 constexpr int64_t kStreamedRows = 4;            // up to here every code is used once or by one tile: no slices
+constexpr int64_t kStreamAhead = 2048;          // bytes of codes prefetched ahead then
 constexpr int64_t kSliceColumns = 1024;         // 8 KiB of codes, kept in the first-level cache for all tiles of rows
 constexpr int kAlignment = 64;
 
@@ -82,18 +83,18 @@ Matrix expert_matrix(const Job& job, int64_t expert) {
   return m;
 }
 
-Run run_of(const Job& job, int64_t rows) { return {rows >= job.variant->many_rows}; }
-
-void add_product(const Job& job, const Matrix& m, Run run, int64_t block, int64_t row, int64_t rows, float* sums) {
+void add_product(const Job& job, const Matrix& m, int64_t block, int64_t row, int64_t rows, float* sums) {
   const Tokens& t = job.tokens;
-  const int64_t slice = rows <= kStreamedRows ? m.groups : kSliceColumns / m.group;
+  const bool streamed = rows <= kStreamedRows;
+  const int64_t slice = streamed ? m.groups : kSliceColumns / m.group;
+  const int64_t ahead = streamed ? kStreamAhead : kSliceColumns * kLanes / 2;
   for (int64_t first = 0; first < m.groups; first += slice) {
     const int64_t last = std::min(first + slice, m.groups);
     if (job.args->path == HB_W4A8) {
-      job.variant->product_w4a8(m, block, first, last, t.q + row * m.padded_k, t.scale + row * m.groups,
+      job.variant->product_w4a8(m, ahead, block, first, last, t.q + row * m.padded_k, t.scale + row * m.groups,
                                 t.sum + row * m.groups, rows, sums);
     } else {
-      job.variant->product_w4a16(m, run, block, first, last, t.wide + row * m.padded_k, t.sum + row * m.groups, rows, sums);
+      job.variant->product_w4a16(m, ahead, block, first, last, t.wide + row * m.padded_k, t.sum + row * m.groups, rows, sums);
     }
   }
 }
@@ -102,7 +103,6 @@ void add_product(const Job& job, const Matrix& m, Run run, int64_t block, int64_
 void run_block(const Job& job, int64_t expert, int64_t block, int64_t begin, int64_t end) {
   const hb_int4_gemm_args& a = *job.args;
   const Matrix m = expert_matrix(job, expert);
-  const Run run = run_of(job, end - begin);
   const int64_t out_features = job.gated ? m.n / 2 : m.n, feature = block * kLanes;
   Epilogue epilogue{};
   epilogue.dtype = a.dtype;
@@ -116,10 +116,10 @@ void run_block(const Job& job, int64_t expert, int64_t block, int64_t begin, int
   for (int64_t row = begin; row < end; row += kRowsAtOnce) {
     const int64_t rows = std::min(kRowsAtOnce, end - row);
     std::memset(sums[0], 0, static_cast<size_t>(rows) * kLanes * sizeof(float));
-    add_product(job, m, run, block, row, rows, sums[0]);
+    add_product(job, m, block, row, rows, sums[0]);
     if (job.gated) {
       std::memset(sums[1], 0, static_cast<size_t>(rows) * kLanes * sizeof(float));
-      add_product(job, m, run, block + m.n / 2 / kLanes, row, rows, sums[1]);
+      add_product(job, m, block + m.n / 2 / kLanes, row, rows, sums[1]);
     }
     for (int64_t i = 0; i < rows; ++i) {
       auto* out = const_cast<uint8_t*>(advance(a.out, (row + i) * a.out_stride + feature, a.dtype));
@@ -133,7 +133,6 @@ void prepare_run(const Job& job, const hb_runner* runner, int64_t begin, int64_t
   const hb_int4_gemm_args& a = *job.args;
   const Matrix& m = job.matrix;
   const Tokens& t = job.tokens;
-  const Run run = run_of(job, rows);
   const auto one_tile = [&](int64_t first, int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
       const int64_t row = begin + first + i, cell = row * m.groups, values = (begin + first) * m.padded_k;
@@ -149,7 +148,7 @@ void prepare_run(const Job& job, const hb_runner* runner, int64_t begin, int64_t
   parallel(runner, pieces, [&](int64_t piece) {
     const int64_t from = rows * piece / pieces, to = rows * (piece + 1) / pieces;
     for (int64_t first = 0; first < to;) {
-      const int64_t count = job.variant->tile_rows(a.path, run, rows - first);
+      const int64_t count = job.variant->tile_rows(a.path, rows - first);
       // A tile belongs to the piece in which it starts.
       if (first >= from) one_tile(first, count);
       first += count;

@@ -65,7 +65,7 @@ uint32_t dword_at(const uint8_t* codes, int64_t step, int lane) {
   return dword;
 }
 
-void product_w4a8(const Matrix& m, int64_t block, int64_t first, int64_t last, const int8_t* q, const float* scale,
+void product_w4a8(const Matrix& m, int64_t, int64_t block, int64_t first, int64_t last, const int8_t* q, const float* scale,
                   const float* sum, int64_t rows, float* sums) {
   const uint8_t* codes = m.block_codes(block);
   for (int64_t row = 0; row < rows; ++row) {
@@ -88,7 +88,7 @@ void product_w4a8(const Matrix& m, int64_t block, int64_t first, int64_t last, c
   }
 }
 
-void product_w4a16(const Matrix& m, Run, int64_t block, int64_t first, int64_t last, const float* wide, const float* sum,
+void product_w4a16(const Matrix& m, int64_t, int64_t block, int64_t first, int64_t last, const float* wide, const float* sum,
                    int64_t rows, float* sums) {
   const uint8_t* codes = m.block_codes(block);
   for (int64_t row = 0; row < rows; ++row) {
@@ -129,12 +129,12 @@ void finish(const float* sums, const float* up, const Epilogue& e, void* out) {
   }
 }
 
-int64_t tile_rows(hb_path, Run, int64_t) { return 1; }
+int64_t tile_rows(hb_path, int64_t) { return 1; }
 
 bool usable() { return true; }
 
 }  // namespace
 
-extern const Variant kScalar{"scalar", usable, 1, tile_rows, quantize, widen, product_w4a8, product_w4a16, finish};
+extern const Variant kScalar{"scalar", usable, tile_rows, quantize, widen, product_w4a8, product_w4a16, finish};
 
 }  // namespace halfbyte::int4

@@ -20,20 +20,16 @@ struct Epilogue {
   int lanes;  // valid lanes of this block
 };
 
-// Where the prepared tokens of one run of rows (one expert's) lie. Rows are cut into tiles, and a tile's values are
-// interleaved so that the product reads one stream: [column][rows of the tile] (W4A8: [4 columns][rows][4 bytes]).
-// A tile that begins at row r of the run begins at value r * padded_k. Scales and sums stay row by row, [row][group].
-struct Run {
-  bool many;  // enough rows for the variant's way of handling many
-};
+// The rows of one expert are cut into tiles, and a tile's values are interleaved so that the product reads one stream:
+// [column][rows of the tile] (W4A8: [4 columns][rows][4 bytes]). A tile that begins at row r begins at value
+// r * padded_k. Scales and sums stay row by row, [row][group].
 
 struct Variant {
   const char* name;
   bool (*usable)();
-  int64_t many_rows;  // W4A16: from this many rows on, `Run::many`
 
   // How many of the remaining rows of a run make the next tile.
-  int64_t (*tile_rows)(hb_path path, Run run, int64_t remaining);
+  int64_t (*tile_rows)(hb_path path, int64_t remaining);
 
   // One token x[0..k) for the W4A8 path. Per tile group: scale = amax / 127, codes q = rint(x / scale) and their sum.
   // A NaN or infinity anywhere in a group makes its scale NaN, so that it reaches the output. `q` points at this token's
@@ -45,10 +41,10 @@ struct Variant {
   void (*widen)(const void* x, hb_dtype dtype, const Matrix& matrix, float* wide, int64_t rows, float* sum);
 
   // sums[row][16] += scale * (sum_k x * code - zero * sum_k x), over tile groups [first, last) of one block. The rows
-  // are whole tiles.
-  void (*product_w4a8)(const Matrix& matrix, int64_t block, int64_t first, int64_t last, const int8_t* q,
+  // are whole tiles. `ahead`: bytes of codes to prefetch ahead, the next slice while this one is used by several tiles.
+  void (*product_w4a8)(const Matrix& matrix, int64_t ahead, int64_t block, int64_t first, int64_t last, const int8_t* q,
                        const float* scale, const float* sum, int64_t rows, float* sums);
-  void (*product_w4a16)(const Matrix& matrix, Run run, int64_t block, int64_t first, int64_t last, const float* wide,
+  void (*product_w4a16)(const Matrix& matrix, int64_t ahead, int64_t block, int64_t first, int64_t last, const float* wide,
                         const float* sum, int64_t rows, float* sums);
 
   // out = act(sums + bias) for one row of one block; `up` holds the sums of the paired block when silu_mul, else null.

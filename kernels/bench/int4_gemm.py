@@ -1,0 +1,186 @@
+"""Measures int4_gemm beside its peers and writes JSON, a Markdown page and a plot to docs/benchmarks.
+
+All in one process and in interleaved rounds, so that a busy moment hits everyone. Weights are rotated over
+more memory than the last-level cache holds. A figure is the best round; the spread (worst round over best)
+stands beside it. Ratios to a peer are what counts, absolute times belong to the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import peers
+import report
+import torch
+
+import halfbyte_kernels as hb
+
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "benchmarks"
+# (K, N): SmolLM2-135M's mlp, a 1B model's mlp, Llama-2-7B's attention and mlp.
+SHAPES = ((576, 1536), (2048, 8192), (4096, 4096), (4096, 11008), (11008, 4096))
+ROWS = (1, 2, 8, 32, 64, 256)
+
+
+def make_weight(k: int, n: int) -> peers.Weight:
+    generator = torch.Generator().manual_seed(k * n)
+    codes = torch.randint(0, 16, (n, k), dtype=torch.uint8, generator=generator)
+    scales = torch.rand((n, k // peers.GROUP), generator=generator) * 0.01 + 0.001
+    return peers.Weight(codes, scales.bfloat16())
+
+
+def make_peers(weight: peers.Weight, threads: int, memory: int) -> list[peers.Peer]:
+    n, k = weight.shape
+
+    def copies(bits: float) -> int:
+        return max(2, int(-(-memory // (n * k * bits / 8))))
+
+    makers: list[Callable[[], peers.Peer]] = [
+        lambda: peers.Halfbyte(weight, copies(4), "w4a8"),
+        lambda: peers.Halfbyte(weight, copies(4), "w4a16"),
+        lambda: peers.TorchInt4(weight, copies(4)),
+        lambda: peers.TorchLinear(weight, copies(16), torch.bfloat16),
+        lambda: peers.TorchLinear(weight, copies(32), torch.float32),
+        lambda: peers.OnnxRuntime(weight, copies(4), 4, threads),
+        lambda: peers.OnnxRuntime(weight, copies(4), 0, threads),
+        lambda: peers.Ggml(weight, copies(4), "Q4_0", threads, repack=False),
+        lambda: peers.Ggml(weight, copies(4), "Q4_0", threads, repack=True),
+        lambda: peers.Ggml(weight, copies(4), "Q4_K", threads, repack=False),
+        lambda: peers.Ggml(weight, copies(4), "Q4_K", threads, repack=True),
+    ]
+    made = []
+    for make in makers:
+        try:
+            made.append(make())
+        except (LookupError, RuntimeError) as error:
+            print(f"left out: {error}", file=sys.stderr)
+    return made
+
+
+def copies_of(peer: peers.Peer) -> int:
+    return len(peer.sessions) if isinstance(peer, peers.OnnxRuntime) else len(peer.weights)
+
+
+def one_round(call: Callable[[int], Any], copies: int, start: int, seconds: float) -> float:
+    """Least seconds of a call, over `seconds` of calls and three at least."""
+    best, spent, copy = float("inf"), 0.0, start
+    calls = 0
+    while spent < seconds or calls < 3:
+        begin = time.perf_counter()
+        call(copy % copies)
+        took = time.perf_counter() - begin
+        best, spent, copy, calls = min(best, took), spent + took, copy + 1, calls + 1
+    return best
+
+
+def error_of(call: Callable[[int], Any], exact: torch.Tensor) -> float:
+    out = call(0)
+    out = out() if callable(out) else out
+    out = torch.from_numpy(out) if isinstance(out, np.ndarray) else out
+    return ((out.double() - exact).norm() / exact.norm()).item()
+
+
+def measure(k: int, n: int, threads: int, options: argparse.Namespace) -> list[dict[str, Any]]:
+    torch.set_num_threads(threads)
+    weight = make_weight(k, n)
+    made = make_peers(weight, threads, options.memory << 20)
+    floats = weight.floats().double()
+    entries = []
+    for rows in options.rows:
+        x = torch.randn(rows, k, generator=torch.Generator().manual_seed(rows)).bfloat16()
+        exact = x.double() @ floats.T
+        calls = [peer.prepare(x) for peer in made]
+        errors = [error_of(call, exact) for call in calls]
+        rounds: list[list[float]] = [[] for _ in made]
+        for turn in range(options.rounds):
+            for peer, call, times in zip(made, calls, rounds, strict=True):
+                times.append(one_round(call, copies_of(peer), turn * 7, options.seconds))
+        for peer, times, error in zip(made, rounds, errors, strict=True):
+            entries.append(
+                {
+                    "k": k, "n": n, "rows": rows, "threads": threads, "name": peer.name, "bits": peer.bits,
+                    "milliseconds": min(times) * 1e3, "spread": max(times) / min(times),
+                    "weightBytes": peer.weight_bytes, "relativeError": error,
+                }
+            )  # fmt: skip
+        print(report.progress(entries[-len(made) :]), file=sys.stderr, flush=True)
+    return entries
+
+
+def read_bandwidth(threads: int) -> float:
+    """bytes/s of torch.sum over 512 MiB, best of 10."""
+    torch.set_num_threads(threads)
+    block = torch.ones(128 << 20)
+    return max(block.numel() * 4 / timed(block.sum) for _ in range(10))
+
+
+def timed(call: Callable[[], Any]) -> float:
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
+
+
+def machine() -> dict[str, Any]:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    flags = next(line for line in lines if line.startswith("flags")).split()
+    wanted = ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16")
+    return {
+        "cpu": next(line.split(":")[1].strip() for line in lines if line.startswith("model name")),
+        "family": next(line.split(":")[1].strip() for line in lines if line.startswith("cpu family")),
+        "flags": [flag for flag in wanted if flag in flags],
+        "cores": os.cpu_count(),
+        "variant": hb.info()["cpu"]["selected"],
+        "load": os.getloadavg()[0],
+        "kernel": platform.release(),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="K = N = 4096 only, to the screen")
+    parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
+    parser.add_argument("--threads", type=int, nargs="+", default=(1, 2))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=0.2, help="of calls, for a peer in a round")
+    parser.add_argument("--memory", type=int, default=224, help="MiB of weights that a peer rotates over")
+    options = parser.parse_args()
+    shapes = ((4096, 4096),) if options.quick else SHAPES
+    started = datetime.now(UTC)
+    bandwidth = {str(threads): read_bandwidth(threads) for threads in options.threads}
+    entries = []
+    for threads in options.threads:
+        for k, n in shapes:
+            entries += measure(k, n, threads, options)
+    result = {
+        "date": started.isoformat(timespec="seconds"),
+        "machine": machine(),
+        "versions": {name: version(name) for name in ("torch", "onnxruntime", "libggml-python", "numpy")}
+        | {"halfbyte-kernels": hb.__version__},
+        "readBytesPerSecond": bandwidth,
+        "entries": entries,
+    }
+    if options.quick:
+        print(report.page(result))
+        return
+    DOCS.mkdir(parents=True, exist_ok=True)
+    stem = f"int4_gemm-{result['machine']['variant']}"
+    (DOCS / f"{stem}.json").write_text(json.dumps(result, indent=1) + "\n")
+    report.plot(result, DOCS / f"{stem}.svg")
+    (DOCS / f"{stem}.md").write_text(report.page(result, f"{stem}.svg"))
+    print(f"wrote {DOCS / stem}.json, .md and .svg")
+
+
+if __name__ == "__main__":
+    main()

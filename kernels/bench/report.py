@@ -1,0 +1,141 @@
+"""Tables and a plot of what int4_gemm.py measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+Entry = dict[str, Any]
+OURS = {"W4A8": "halfbyte W4A8", "W4A16": "halfbyte W4A16"}
+GOALS = {"W4A8": 1.5, "W4A16": 1.1}
+
+
+def progress(entries: list[Entry]) -> str:
+    first = entries[0]
+    words = ", ".join(f"{entry['name']} {entry['milliseconds']:.3f}" for entry in entries)
+    return f"K {first['k']} N {first['n']} M {first['rows']} threads {first['threads']} (ms): {words}"
+
+
+def rivals(entries: list[Entry], path: str) -> list[Entry]:
+    """W4A8 is compared with every peer, W4A16 with those that keep 16 bits or more of an activation."""
+    least = 8 if path == "W4A8" else 16
+    return [entry for entry in entries if not entry["name"].startswith("halfbyte") and entry["bits"] >= least]
+
+
+def groups(result: dict[str, Any]) -> dict[tuple[int, int, int], dict[int, list[Entry]]]:
+    """{(k, n, threads): {rows: entries}} in the order of measuring."""
+    made: dict[tuple[int, int, int], dict[int, list[Entry]]] = {}
+    for entry in result["entries"]:
+        key = (entry["k"], entry["n"], entry["threads"])
+        made.setdefault(key, {}).setdefault(entry["rows"], []).append(entry)
+    return made
+
+
+def ours(entries: list[Entry], path: str) -> Entry:
+    return next(entry for entry in entries if entry["name"] == OURS[path])
+
+
+def ratio_cell(entries: list[Entry], path: str) -> str:
+    mine, best = ours(entries, path), min(rivals(entries, path), key=lambda entry: entry["milliseconds"])
+    ratio = best["milliseconds"] / mine["milliseconds"]
+    mark = "" if ratio >= GOALS[path] else (" (below the goal)" if ratio >= 1 else " (the peer wins)")
+    return f"{ratio:.2f}x {best['name']}{mark}"
+
+
+def summary(result: dict[str, Any]) -> list[str]:
+    lines = [
+        "| K | N | threads | M | W4A8 ms | W4A8 against the best peer | W4A16 ms "
+        "| W4A16 against the best 16-bit peer | W4A8 GB/s of weights (share of the read bandwidth) |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for (k, n, threads), by_rows in groups(result).items():
+        roof = result["readBytesPerSecond"][str(threads)]
+        for rows, entries in by_rows.items():
+            w4a8, w4a16 = ours(entries, "W4A8"), ours(entries, "W4A16")
+            speed = w4a8["weightBytes"] / w4a8["milliseconds"] * 1e3
+            share = f"{speed / 1e9:.1f} ({speed / roof:.0%})" if rows == 1 else ""
+            lines.append(
+                f"| {k} | {n} | {threads} | {rows} "
+                f"| {w4a8['milliseconds']:.3f} | {ratio_cell(entries, 'W4A8')} "
+                f"| {w4a16['milliseconds']:.3f} | {ratio_cell(entries, 'W4A16')} | {share} |"
+            )
+    return lines
+
+
+def details(result: dict[str, Any]) -> list[str]:
+    lines = []
+    for (k, n, threads), by_rows in groups(result).items():
+        names = [entry["name"] for entry in next(iter(by_rows.values()))]
+        lines += [f"### K {k}, N {n}, {threads} thread{'s' if threads > 1 else ''}", ""]
+        lines += [f"| ms (spread) | {' | '.join(f'M {rows}' for rows in by_rows)} | relative error |"]
+        lines += [f"|---|{'---|' * (len(by_rows) + 1)}"]
+        for name in names:
+            found = [
+                next(entry for entry in entries if entry["name"] == name) for entries in by_rows.values()
+            ]
+            cells = " | ".join(f"{entry['milliseconds']:.3f} ({entry['spread']:.2f})" for entry in found)
+            lines.append(f"| {name} | {cells} | {found[-1]['relativeError']:.2%} |")
+        lines.append("")
+    return lines
+
+
+def page(result: dict[str, Any], plot_name: str | None = None) -> str:
+    machine, roof = result["machine"], result["readBytesPerSecond"]
+    flags = ", ".join(machine["flags"])
+    versions = ", ".join(f"{name} {text}" for name, text in result["versions"].items())
+    bandwidth = ", ".join(f"{value / 1e9:.1f} GB/s with {threads}" for threads, value in roof.items())
+    lines = [
+        f"# INT4 GEMM on a CPU: variant {machine['variant']}",
+        "",
+        f"Made by `make bench-kernels` on {result['date']}; do not edit. {machine['cpu']} "
+        f"(family {machine['family']}; {flags}), {machine['cores']} cores, "
+        f"load average {machine['load']:.1f} at the end. {versions}. "
+        f"Read bandwidth (torch.sum over 512 MiB): {bandwidth} threads.",
+        "",
+        "Symmetric weights, groups of 128 columns, bfloat16 activations (float32 where a peer takes nothing "
+        "else). Weights are rotated over more memory than the last-level cache holds; a figure is the best "
+        "of interleaved rounds, its spread the worst over the best. W4A8 rounds activations to 8 bits, as "
+        "ONNX Runtime's accuracy 4 and ggml do; W4A16 does not. Relative error: against the fp64 product of "
+        "the same float matrix, at the largest M (ggml quantizes that matrix anew).",
+        "",
+        *([f"![Speed against peers]({plot_name})", ""] if plot_name else []),
+        *summary(result),
+        "",
+        "## All figures",
+        "",
+        *details(result),
+    ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def plot(result: dict[str, Any], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    made = groups(result)
+    threads = sorted({key[2] for key in made})
+    shapes = sorted({key[:2] for key in made})
+    figure, axes = pyplot.subplots(
+        len(threads), len(shapes), figsize=(4 * len(shapes), 3.2 * len(threads)), squeeze=False, sharex=True
+    )
+    for row, count in enumerate(threads):
+        for column, (k, n) in enumerate(shapes):
+            by_rows, axis = made[k, n, count], axes[row][column]
+            for name in [entry["name"] for entry in next(iter(by_rows.values()))]:
+                speeds = [
+                    2 * rows * k * n / next(e["milliseconds"] for e in entries if e["name"] == name) / 1e6
+                    for rows, entries in by_rows.items()
+                ]
+                style = (
+                    {"linewidth": 2.5} if name.startswith("halfbyte") else {"linewidth": 1, "linestyle": "--"}
+                )
+                axis.plot(list(by_rows), speeds, marker=".", label=name, **style)
+            axis.set(
+                xscale="log", yscale="log", title=f"K {k}, N {n}, {count} threads", xlabel="M", ylabel="GOP/s"
+            )
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="lower center", ncols=4, fontsize="small", frameon=False)
+    figure.tight_layout(rect=(0, 0.08, 1, 1))
+    figure.savefig(path, metadata={"Date": None})
