@@ -33,7 +33,12 @@ class BuildError(Exception):
 
 def key_of(*words: str) -> str:
     digest = hashlib.sha256("\0".join(words).encode())
-    sources = [KERNELS / "CMakeLists.txt", *(KERNELS / "csrc").rglob("*"), *(KERNELS / "tests").glob("*.cpp")]
+    sources = [
+        KERNELS / "CMakeLists.txt",
+        *(KERNELS / "csrc").rglob("*"),
+        *(KERNELS / "tests").glob("*.cpp"),
+        KERNELS / "tests" / "emulation" / "avx512_emulation.h",
+    ]
     for path in sorted(sources):
         if path.is_file() and "cuda" not in path.parts:
             digest.update(f"{path.relative_to(KERNELS)}\0".encode() + path.read_bytes())

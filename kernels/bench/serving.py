@@ -1,10 +1,10 @@
-"""End to end: tokens per second of vLLM on a generated Llama of about one billion parameters, with and without 4 bits.
+"""End to end: tokens per second of vLLM on a generated Llama of a billion parameters, with 4 bits and without.
 
-    python serving.py FOLDER [--layers 16]      in the serving environment (constraints/venv vllm, with our wheel)
+    python serving.py FOLDER [--layers 16]      in the serving environment, with our wheel installed
 
-FOLDER gets the model (random weights, real shapes, a tokenizer from --tokenizer) once. Each way is a process of its
-own: unquantized, the 4-bit checkpoint with W4A16 and with W4A8, and with vLLM's own 4-bit kernel where this CPU has
-one. Random weights change no time: every token costs the same. Prints one JSON object.
+FOLDER gets the model (random weights, real shapes, a tokenizer from --tokenizer) once. Each way is a process
+of its own: unquantized, the 4-bit checkpoint with W4A16 and with W4A8, and with vLLM's own 4-bit kernel where
+this CPU has one. Random weights change no time: every token costs the same. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -39,10 +39,18 @@ def make_models(folder: Path, tokenizer: Path, layers: int) -> None:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
-        vocab_size=49152, hidden_size=2048, intermediate_size=8192, num_hidden_layers=layers, num_attention_heads=32,
-        num_key_value_heads=8, head_dim=64, max_position_embeddings=4096, bos_token_id=1, eos_token_id=2,
+        vocab_size=49152,
+        hidden_size=2048,
+        intermediate_size=8192,
+        num_hidden_layers=layers,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        head_dim=64,
+        max_position_embeddings=4096,
+        bos_token_id=1,
+        eos_token_id=2,
         tie_word_embeddings=True,
-    )  # fmt: skip
+    )
     torch.manual_seed(0)
     model = LlamaForCausalLM(config).to(torch.bfloat16)
     model.save_pretrained(folder / "float", max_shard_size="20GB")

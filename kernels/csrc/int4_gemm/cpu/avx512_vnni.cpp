@@ -4,6 +4,9 @@
 #include "common/cpu_features.h"
 #include "int4_gemm/cpu/token_256.h"
 #include "int4_gemm/cpu/variant.h"
+#ifdef HALFBYTE_EMULATED
+#include "emulation/avx512_emulation.h"
+#endif
 
 namespace halfbyte::int4 {
 namespace {
@@ -144,7 +147,13 @@ void product_w4a16(const Matrix& m, int64_t ahead, int64_t block, int64_t first,
   }
 }
 
-bool usable() { return cpu_features().avx512_vnni; }
+bool usable() {
+#ifdef HALFBYTE_EMULATED
+  return cpu_features().avx2;
+#else
+  return cpu_features().avx512_vnni;
+#endif
+}
 
 }  // namespace
 

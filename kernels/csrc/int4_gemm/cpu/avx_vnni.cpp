@@ -3,6 +3,9 @@
 #include "common/cpu_features.h"
 #include "int4_gemm/cpu/token_256.h"
 #include "int4_gemm/cpu/variant.h"
+#ifdef HALFBYTE_EMULATED
+#include "emulation/avx512_emulation.h"
+#endif
 
 namespace halfbyte::int4 {
 namespace {
@@ -12,7 +15,13 @@ inline __m256i dot_bytes(__m256i sums, __m256i codes, __m256i q) { return _mm256
 
 #include "int4_gemm/cpu/product_256.inc"
 
-bool usable() { return cpu_features().avx_vnni; }
+bool usable() {
+#ifdef HALFBYTE_EMULATED
+  return cpu_features().avx2;
+#else
+  return cpu_features().avx_vnni;
+#endif
+}
 
 }  // namespace
 
