@@ -270,3 +270,10 @@ def test_fewer_samples_than_asked_for_are_said(tiny: Path, capsys) -> None:
     batches = compression.calibration_batches(task.quantization.calibration, load_tokenizer(tiny))
     assert len(list(batches)) == 2
     assert "has 2 samples, not 3" in capsys.readouterr().out
+
+
+def test_short_windows_share_a_forward_pass(tiny: Path) -> None:
+    calibration = {"source": {"builtin": "prose"}, "samples": 20, "sequenceLength": 256, "seed": 0}
+    task = quantize_task("GPTQ", calibration=calibration)
+    batches = list(compression.calibration_batches(task.quantization.calibration, load_tokenizer(tiny)))
+    assert [tuple(each["input_ids"].shape) for each in batches] == [(8, 256), (8, 256), (4, 256)]

@@ -191,7 +191,7 @@ class TestStrategy:
         cluster = served(serving())
         cluster.change(serving(maxModelLen=1024))
         cluster.reconcile()
-        assert "Surge: 1 x 4.2 GiB memory, 250m CPU fit" in cluster.condition("Ready")["message"]
+        assert "Surge: 1 x 4.69 GiB memory, 250m CPU fit" in cluster.condition("Ready")["message"]
 
     def test_replace_where_there_is_none(self) -> None:
         cluster = served(serving())
@@ -199,7 +199,7 @@ class TestStrategy:
         cluster.nodes = (node(requested=FULL),)
         cluster.change(serving(maxModelLen=1024))
         cluster.reconcile()
-        assert "Replace: 1 x 4.2 GiB memory, 250m CPU do not fit" in cluster.condition("Ready")["message"]
+        assert "Replace: 1 x 4.69 GiB memory, 250m CPU do not fit" in cluster.condition("Ready")["message"]
         assert cluster.deployments[old].replicas == 0
         cluster.start_pods()
         cluster.reconcile()

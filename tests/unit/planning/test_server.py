@@ -79,7 +79,7 @@ class TestOnCpus:
         assert 3.5e9 < found.memory_request < 6e9
         assert found.memory_limit is not None
         assert found.memory_limit > found.memory_request
-        assert found.shared_memory is None
+        assert found.shared_memory == 512 * 1024**2
         assert "fits one rank; 9 heads allow 1 or 3" in found.why
 
     def test_without_a_length_the_context_is_the_models_own(self) -> None:
@@ -122,7 +122,7 @@ class TestOnCpus:
     def test_parallel_ranks_share_memory_that_is_counted(self) -> None:
         one, three = planned(on_cpu(maxModelLen=2048)), planned(on_cpu(maxModelLen=2048, tensorParallel=3))
         assert three.shared_memory == 2 * GIB
-        assert three.memory_request - one.memory_request >= 2 * GIB - 200 * 1024**2
+        assert three.memory_request - one.memory_request >= 2 * GIB - 712 * 1024**2
         assert three.weights_per_rank == one.weights_per_rank // 3
 
     def test_unknown_nodes_bound_nothing(self) -> None:

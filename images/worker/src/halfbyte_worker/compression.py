@@ -29,6 +29,8 @@ from halfbyte_worker.task import Calibration, Quantization
 
 LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)(?:\.|$)")
 SHARD_SIZE = "5GB"
+BATCH_TOKENS = 2048
+"""Calibration tokens of one forward pass, whatever the length of a window."""
 
 
 def prepare() -> None:
@@ -87,14 +89,18 @@ def modifiers(quantization: Quantization, ignore: list[str]) -> list[Modifier]:
 
 
 def calibration_batches(calibration: Calibration, tokenizer: PreTrainedTokenizerBase) -> DataLoader:
-    """Batches of one window each: `input_ids` and `attention_mask`, int64 (1, sequenceLength)."""
+    """Batches of windows: `input_ids` and `attention_mask`, int64 (windows, sequenceLength).
+
+    Every forward pass rounds the weights anew, which costs more than the multiplication of a short window.
+    """
     tokens = tokenize(tokenizer, read_corpus(calibration.source.builtin, CALIBRATION))
     windows = random_windows(tokens, calibration.samples, calibration.sequence_length, calibration.seed)
     if len(windows) < calibration.samples:
         log.warning(
             "calibration", message=f"the corpus has {len(windows)} samples, not {calibration.samples}"
         )
-    rows = [torch.tensor([window]) for window in windows]
+    size = max(1, BATCH_TOKENS // calibration.sequence_length)
+    rows = [torch.tensor(windows[start : start + size]) for start in range(0, len(windows), size)]
     batches = [{"input_ids": row, "attention_mask": torch.ones_like(row)} for row in rows]
     return DataLoader(batches, batch_size=None)
 

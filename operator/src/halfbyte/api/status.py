@@ -133,7 +133,9 @@ class ServingPlan(Struct):
         default=None, description="Requests of that length that fit the KV cache."
     )
     memory: Short | None = Field(default=None, description="Memory request of one replica.")
-    shared_memory: Short | None = Field(default=None, description="Size of /dev/shm when parallel.")
+    shared_memory: Short | None = Field(
+        default=None, description="Size of /dev/shm: when parallel, and on CPUs."
+    )
     startup_seconds: Count | None = Field(default=None, description="Window of the startup probe.")
     progress_deadline_seconds: Count | None = Field(
         default=None, description="A revision not ready by then is rolled back."

@@ -38,6 +38,9 @@ GPU_SHARE: Final = 0.90
 GPU_OVERHEAD: Final = GIB + GIB // 2
 GPU_OVERHEAD_SHARE: Final = 0.05
 SHARED_MEMORY: Final = 2 * GIB
+# On CPUs even one rank is a process of its own: vLLM 0.32 refuses to start with less than 160 MiB in
+# /dev/shm, and a pod has 64 MiB without a volume.
+CPU_SHARED_MEMORY: Final = 512 * MIB
 WANTED_REQUESTS: Final = 8
 LEAST_CONTEXT: Final = 4096
 STARTUP_SECONDS: Final = 600
@@ -99,7 +102,7 @@ def plan_server(
         return ranks
     count, rank_why = ranks
     weights = served_weight_bytes(facts, recipe, dtype)
-    shared = SHARED_MEMORY if count > 1 else None
+    shared = SHARED_MEMORY if count > 1 else CPU_SHARED_MEMORY if gpu is None else None
     if gpu is None:
         base = CPU_BASE + count * weights // count + (shared or 0)
         cache = _cpu_cache(spec, facts, dtype, base, nodes)

@@ -157,7 +157,7 @@ def test_the_server_is_probed_and_drained() -> None:
     assert environment["VLLM_CPU_KVCACHE_SPACE"] == "1"
     assert environment["HF_HUB_OFFLINE"] == "1"
     mounts = {each["mountPath"]: each.get("readOnly", False) for each in container["volumeMounts"]}
-    assert mounts == {"/halfbyte/artifacts": True, "/tmp": False}
+    assert mounts == {"/halfbyte/artifacts": True, "/tmp": False, "/dev/shm": False}
 
 
 def test_the_strategy_is_explicit_and_cannot_deadlock() -> None:
@@ -186,6 +186,14 @@ def test_parallel_servers_share_memory_and_ask_for_their_gpus() -> None:
     assert "--enforce-eager" not in container["args"]
     assert pod["nodeSelector"] == {"nvidia.com/gpu.product": "X"}
     assert "VLLM_CPU_KVCACHE_SPACE" not in {each["name"] for each in container["env"]}
+
+
+def test_one_rank_on_a_cpu_has_room_for_the_message_queue_of_its_worker() -> None:
+    pod = children(spec(serving={"accelerator": {"type": "cpu"}}))["Deployment serve"]["spec"]["template"][
+        "spec"
+    ]
+    shared = next(each for each in pod["volumes"] if each["name"] == "shared-memory")
+    assert shared["emptyDir"] == {"medium": "Memory", "sizeLimit": "512Mi"}
 
 
 def test_arguments_of_the_spec_come_last() -> None:
