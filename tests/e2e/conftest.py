@@ -39,7 +39,10 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
                 text=True,
             ).stdout.strip()
             shutil.copytree(built, volumes / "weights" / "smollm2-135m-instruct")
-            cluster.install_chart()
+            # Ten killed operators that each outlive their Lease: five minutes of waiting with the default of 30 s.
+            cluster.install_chart(
+                "--set=extraEnv[0].name=HALFBYTE_LEASE_SECONDS", "--set-string=extraEnv[0].value=10"
+            )
             cluster.apply(EXAMPLES / "storage.yaml")
             yield volumes
         finally:
