@@ -39,7 +39,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
                 text=True,
             ).stdout.strip()
             shutil.copytree(built, volumes / "weights" / "smollm2-135m-instruct")
-            # Ten killed operators that each outlive their Lease: five minutes of waiting with the default of 30 s.
+            # Each of ten killed operators leaves a Lease to outwait, of 30 s by default.
             cluster.install_chart(
                 "--set=extraEnv[0].name=HALFBYTE_LEASE_SECONDS", "--set-string=extraEnv[0].value=10"
             )

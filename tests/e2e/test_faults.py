@@ -45,7 +45,7 @@ def kill_operator() -> None:
 
 
 def leader_runs() -> bool:
-    """Whether a pod that is there holds the Lease: before that the flow stands still, a kill would hit nothing."""
+    """Whether a pod that is there holds the Lease: before that a kill would hit nothing."""
     lease = cluster.get("lease", "halfbyte-operator", cluster.SYSTEM_NAMESPACE)
     holder = ((lease or {}).get("spec") or {}).get("holderIdentity") or ""
     pods = cluster.listing("pods", cluster.SYSTEM_NAMESPACE, "app.kubernetes.io/name=halfbyte")
