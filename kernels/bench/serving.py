@@ -1,4 +1,4 @@
-"""End to end: tokens per second of vLLM on a generated Llama of a billion parameters, with 4 bits and without.
+"""End to end: tokens per second of vLLM on a generated Llama of a billion parameters, in 4 bits or not.
 
     python serving.py FOLDER [--layers 16]      in the serving environment, with our wheel installed
 

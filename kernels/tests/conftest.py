@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 KERNELS = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(KERNELS), str(KERNELS / "golden")]
+sys.path[:0] = [str(KERNELS), str(KERNELS / "golden"), str(KERNELS / "tests")]
 
 from build_library import build  # noqa: E402
 

@@ -123,7 +123,7 @@ double silu(double v) { return v / (1.0 + std::exp(-v)); }
 // One product; returns false with a message when a value is beyond its bound.
 bool check_product(const Problem& p, const char* variant) {
   const auto dtype = static_cast<hb_dtype>(pick(0, 2));
-  const int64_t rows = pick(0, 1) ? pick(0, 6) : pick(7, 140), x_stride = p.k + (coin() ? pick(0, 9) : 0);
+  const int64_t rows = pick(0, 40) == 0 ? pick(1100, 1300) : pick(0, 1) ? pick(0, 6) : pick(7, 140), x_stride = p.k + (coin() ? pick(0, 9) : 0);
   const bool gated = p.n % 32 == 0 && coin(), biased = coin();
   const auto activation = gated ? HB_ACT_SILU_MUL : static_cast<hb_activation>(pick(0, 2));
   const auto path = static_cast<hb_path>(pick(0, 1));

@@ -13,6 +13,7 @@ namespace {
 
 constexpr int64_t kRowsAtOnce = 72;             // tokens whose sums stay in the first-level cache; whole tiles of 4 and 12
 constexpr int64_t kWorkPerThread = 48 * 1024;   // dwords of codes x rows below which a thread is not worth waking
+constexpr int64_t kRowsAPass = 16 * kRowsAtOnce;  // bounds the room for prepared tokens, whatever the prompt
 constexpr int64_t kStreamedRows = 4;            // up to here every code is used once or by one tile: no slices
 constexpr int64_t kStreamAhead = 2048;          // bytes of codes prefetched ahead then
 constexpr int64_t kSliceColumns = 1024;         // 8 KiB of codes, kept in the first-level cache for all tiles of rows
@@ -248,6 +249,15 @@ int check(const hb_int4_gemm_args& a, const Header& header, const Matrix& m, cha
   return 0;
 }
 
+int run_pass(Job& job, const hb_runner* runner, char* error, size_t error_size) {
+  if (job.args->rows == 0) return 0;
+  if (!prepare_tokens(job, runner)) {
+    return fail(error, error_size, "no memory for %lld prepared tokens", static_cast<long long>(job.args->rows));
+  }
+  run_all(job, runner);
+  return 0;
+}
+
 const char* const* names(bool usable_only) {
   static const char* lists[2][std::size(kBuilt) + 1] = {};
   static const bool filled = [] {
@@ -284,10 +294,17 @@ int hb_int4_gemm(const hb_int4_gemm_args* args, const hb_runner* runner, char* e
   }
   job.variant = variant_named(args->isa);
   if (job.variant == nullptr) return fail(error, error_size, "variant %s is not built or this CPU lacks it", args->isa);
-  if (args->rows == 0) return 0;
   job.gated = args->activation == HB_ACT_SILU_MUL;
-  if (!prepare_tokens(job, runner)) return fail(error, error_size, "no memory for %lld prepared tokens", static_cast<long long>(args->rows));
-  run_all(job, runner);
+  if (args->experts > 1) return run_pass(job, runner, error, error_size);
+  hb_int4_gemm_args pass = *args;
+  job.args = &pass;
+  pass.expert_rows = nullptr;
+  for (int64_t row = 0; row < args->rows; row += kRowsAPass) {
+    pass.rows = std::min(kRowsAPass, args->rows - row);
+    pass.x = advance(args->x, row * args->x_stride, args->dtype);
+    pass.out = const_cast<uint8_t*>(advance(args->out, row * args->out_stride, args->dtype));
+    if (run_pass(job, runner, error, error_size) != 0) return -1;
+  }
   return 0;
 }
 
