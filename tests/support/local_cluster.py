@@ -103,8 +103,8 @@ def post_through_service(namespace: str, service: str, path: str, body: Json, ti
     name = f"client-{uuid.uuid4().hex[:8]}"
     out = kubectl(
         "run", name, "-n", namespace, "--rm", "-i", "--quiet", "--restart=Never", f"--image={CLIENT_IMAGE}",
-        "--image-pull-policy=IfNotPresent", "--", "wget", "-qO-", "--header", "Content-Type: application/json",
-        "--post-data", json.dumps(body), f"http://{service}.{namespace}.svc{path}",
+        "--image-pull-policy=IfNotPresent", "--", "wget", "-qO-",
+        "--header", "Content-Type: application/json", "--post-data", json.dumps(body), f"http://{service}.{namespace}.svc{path}",
         timeout=timeout,
     )  # fmt: skip
     answer: Json = json.loads(out)
