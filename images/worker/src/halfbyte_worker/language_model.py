@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,4 +86,7 @@ def load_artifact(folder: Path, dtype: str) -> PreTrainedModel:
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
     if getattr(config, "quantization_config", None) is None:
         return load_model(folder, dtype)
-    return load_model(folder, dtype, quantization_config=CompressedTensorsConfig(dequantize=True))
+    with warnings.catch_warnings():
+        # That the file's own configuration is used, apart from `dequantize`, is what is wanted.
+        warnings.filterwarnings("ignore", message="You passed `quantization_config`")
+        return load_model(folder, dtype, quantization_config=CompressedTensorsConfig(dequantize=True))
