@@ -25,6 +25,7 @@ from halfbyte.adapters.schema import InstalledSchema
 from halfbyte.adapters.telemetry import Telemetry
 from halfbyte.planning.settings import PlanningSettings
 from halfbyte.runtime.reconciler import Reconciler
+from support.definition import wait_established
 from support.manifests import a_model
 from support.node import Node
 
@@ -61,11 +62,6 @@ class ApiServer:
         return done.stdout if check else done.stdout + done.stderr
 
 
-def wait_established(server: ApiServer) -> None:
-    """Wait until the API server serves the CRD."""
-    server.kubectl("wait", "--for=condition=Established", "crd/quantizedmodels.halfbyte.dev", "--timeout=30s")
-
-
 @pytest.fixture(scope="session")
 def api_server() -> Iterator[ApiServer]:
     environment = {**os.environ, "HALFBYTE_CLUSTER": os.environ.get("HALFBYTE_TEST_CLUSTER", "api-tests")}
@@ -81,7 +77,7 @@ def api_server() -> Iterator[ApiServer]:
     ).stdout.splitlines()
     server = ApiServer({**environment, "KUBECONFIG": lines[0], "PATH": lines[1]})
     server.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRD))
-    wait_established(server)
+    wait_established(server.kubectl)
     yield server
     if not running:
         subprocess.run([CLUSTER, "down"], env=environment, check=True)

@@ -22,6 +22,7 @@ import pytest
 import yaml
 
 from support import helm
+from support.definition import wait_established
 from support.manifests import a_model
 from support.node import FACTS, Node
 
@@ -380,9 +381,7 @@ def install_definition(api_server: ApiServer) -> None:
         ),
         "the definition is installed",
     )
-    api_server.kubectl(
-        "wait", "--for=condition=Established", "crd/quantizedmodels.halfbyte.dev", "--timeout=30s"
-    )
+    wait_established(api_server.kubectl)
 
 
 def test_a_wrong_setting_is_refused_in_words(api_server: ApiServer, tmp_path: Path) -> None:

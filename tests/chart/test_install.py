@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from support.definition import wait_established
 from support.helm import CHART, HelmError, helm, template
 
 from .conftest import ApiServer
@@ -34,12 +35,8 @@ def install(
     return server.helm("upgrade", "--install", name, chart, "--namespace", namespace, *flags)
 
 
-def established(server: ApiServer) -> None:
-    server.kubectl("wait", f"crd/{CRD}", "--for=condition=Established", "--timeout=30s")
-
-
 def apply_model(server: ApiServer) -> None:
-    established(server)
+    wait_established(server.kubectl)
     server.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(MODEL))
 
 
@@ -126,7 +123,7 @@ def test_an_upgrade_upgrades_the_crd_and_keeps_the_models(
     apply_model(api_server)
     before = api_server.get("quantizedmodel", "kept", "default")
     install(api_server, release)
-    established(api_server)
+    wait_established(api_server.kubectl)
 
     live = api_server.get("crd", CRD)
     assert live is not None

@@ -22,6 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from halfbyte.adapters import resources
 from halfbyte.adapters.kube import KubeApi, load_configuration
+from support.definition import wait_established
 from support.helm import CHART
 from support.manifests import a_model
 from support.node import FACTS, Node, artifact_result, evidence_result
@@ -190,9 +191,7 @@ async def test_the_operator_can_do_its_work(
     models = api_server.create_namespace(f"{release}-models")
     flags = ["--set", f"watchNamespaces={{{models}}}"] if mode == "namespaced" else []
     api_server.helm("upgrade", "--install", "halfbyte", CHART, "--namespace", release, *flags)
-    api_server.kubectl(
-        "wait", "crd/quantizedmodels.halfbyte.dev", "--for=condition=Established", "--timeout=30s"
-    )
+    wait_established(api_server.kubectl)
     admin = tmp_path / "admin"
     admin.write_text(api_server.kubectl("config", "view", "--raw"))
     kube = KubeApi(await load_configuration(str(admin)))
