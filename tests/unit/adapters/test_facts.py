@@ -168,7 +168,10 @@ def test_the_last_whole_progress_line_counts(log: str, done: int | None) -> None
 def test_the_kernel_is_found_in_the_servers_log() -> None:
     log = "INFO x\n(EngineCore) halfbyte-kernels: kernel=HalfbyteWNA16 reason=avx2 only\n"
     assert facts.logged_kernel(log) == "HalfbyteWNA16"
-    assert facts.logged_kernel("INFO x") is None
+    own = "INFO Selected CPUInt8ScaledMMLinearKernel for CompressedTensorsW8A8Int8"
+    assert facts.logged_kernel(own) == "CPUInt8ScaledMMLinearKernel"
+    assert facts.logged_kernel(f"{own}\n{log}") == "HalfbyteWNA16"
+    assert facts.logged_kernel("INFO Using max model len 2048") is None
 
 
 def test_of_a_secret_only_the_names_of_keys_are_kept() -> None:

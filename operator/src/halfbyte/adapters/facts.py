@@ -21,7 +21,8 @@ from halfbyte.planning.snapshot import (
     Taint,
 )
 
-_KERNEL_LINE = re.compile(r"halfbyte-kernels: kernel=(\S+)")
+_PLUGIN_KERNEL = re.compile(r"halfbyte-kernels: kernel=(\S+)")
+_ENGINE_KERNEL = re.compile(r"\b(?:Selected|Using) (\w+Kernel) for ")
 
 
 def model_object(raw: Json) -> ModelObject:
@@ -213,8 +214,8 @@ def last_progress(log: str) -> Json | None:
 
 
 def logged_kernel(log: str) -> str | None:
-    """Class of the 4-bit kernel that the server's plugin announced."""
-    match = _KERNEL_LINE.search(log)
+    """Class of the linear kernel: the one that our plugin announced, else the one that vLLM says it took."""
+    match = _PLUGIN_KERNEL.search(log) or _ENGINE_KERNEL.search(log)
     return match[1] if match else None
 
 
