@@ -11,7 +11,7 @@ import pytest
 from support import local_cluster as cluster
 from support.quantized_models import EXAMPLES, MODELS
 
-pytestmark = pytest.mark.usefixtures("node")
+pytestmark = [pytest.mark.usefixtures("node"), pytest.mark.timeout(900)]
 STAGE_TIMEOUT = 1500.0
 
 

@@ -10,6 +10,7 @@ import pytest
 from support import local_cluster as cluster
 from support.quantized_models import MODELS, tiny_manifest
 
+pytestmark = pytest.mark.timeout(600)
 Model = Callable[..., cluster.Json]
 
 
