@@ -68,19 +68,21 @@ def api_server() -> Iterator[ApiServer]:
     running = subprocess.run([CLUSTER, "status"], env=environment, capture_output=True).returncode == 0
     if not running:
         subprocess.run([CLUSTER, "up", "--control-plane-only"], env=environment, check=True)
-    lines = subprocess.run(
-        ["bash", "-c", f'eval "$("{CLUSTER}" env)"; echo "$KUBECONFIG"; echo "$PATH"'],
-        env=environment,
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout.splitlines()
-    server = ApiServer({**environment, "KUBECONFIG": lines[0], "PATH": lines[1]})
-    server.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRD))
-    wait_established(server.kubectl)
-    yield server
-    if not running:
-        subprocess.run([CLUSTER, "down"], env=environment, check=True)
+    try:
+        lines = subprocess.run(
+            ["bash", "-c", f'eval "$("{CLUSTER}" env)"; echo "$KUBECONFIG"; echo "$PATH"'],
+            env=environment,
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout.splitlines()
+        server = ApiServer({**environment, "KUBECONFIG": lines[0], "PATH": lines[1]})
+        server.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRD))
+        wait_established(server.kubectl)
+        yield server
+    finally:
+        if not running:
+            subprocess.run([CLUSTER, "down"], env=environment, check=True)
 
 
 @pytest.fixture
