@@ -31,14 +31,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         cluster.run(cluster.CLUSTER, "down")
         try:
             cluster.bring_up()
-            built = subprocess.run(
-                [EXAMPLES / "model" / "build"],
-                check=True,
-                stdout=subprocess.PIPE,
-                stdin=subprocess.DEVNULL,
-                text=True,
-            ).stdout.strip()
-            shutil.copytree(built, volumes / "weights" / "smollm2-135m-instruct")
+            shutil.copytree(cluster.build_model(), volumes / "weights" / "smollm2-135m-instruct")
             # Each of ten killed operators leaves a Lease to outwait, of 30 s by default.
             cluster.install_chart(
                 "--set=extraEnv[0].name=HALFBYTE_LEASE_SECONDS", "--set-string=extraEnv[0].value=10"

@@ -136,6 +136,13 @@ def bring_up(*flags: str) -> None:
         subprocess.run([str(part) for part in command], check=True, stdin=subprocess.DEVNULL)
 
 
+def build_model() -> Path:
+    """SmolLM2-135M-Instruct as a Hugging Face directory, made once; says what it does on the terminal."""
+    command = [str(ROOT / "examples" / "model" / "build")]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+    return Path(done.stdout.strip().splitlines()[-1])
+
+
 def volumes() -> Path:
     """The host folder that the node sees at /var/lib/halfbyte/volumes."""
     for line in run(CLUSTER, "env").splitlines():

@@ -104,7 +104,7 @@ def plan_server(
     weights = served_weight_bytes(facts, recipe, dtype)
     shared = SHARED_MEMORY if count > 1 else CPU_SHARED_MEMORY if gpu is None else None
     if gpu is None:
-        base = CPU_BASE + count * weights // count + (shared or 0)
+        base = CPU_BASE + weights + (shared or 0)
         cache = _cpu_cache(spec, facts, dtype, base, nodes)
     else:
         base = GPU_HOST_BASE + count * GIB + (shared or 0)
