@@ -4,10 +4,10 @@ not built again.
 
     python kernels/build_library.py [--fuzz] [--sanitize address,undefined]
 
-The folder holds halfbyte_kernels (links to kernels/python, so edits count at once) and its library. --fuzz
-builds the torch-free fuzzer instead and prints its path. Needs a C++20 compiler, CMake and Ninja; torch comes
-from the Python that runs this. HALFBYTE_CACHE (default ~/.cache/halfbyte) holds the results, keyed by the
-content of CMakeLists.txt and csrc/.
+The folder holds halfbyte_kernels (links to kernels/python, so edits count at once), its library and metadata.
+--fuzz builds the torch-free fuzzer instead and prints its path. Needs a C++20 compiler, CMake and Ninja;
+torch comes from the Python that runs this. HALFBYTE_CACHE (default ~/.cache/halfbyte) holds the results,
+keyed by the content of CMakeLists.txt and csrc/.
 """
 
 import argparse
@@ -18,6 +18,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 KERNELS = Path(__file__).resolve().parent
@@ -95,7 +96,23 @@ def link_package(target: Path) -> Path:
         link = package / name
         if not link.is_symlink():
             link.symlink_to(path)
+    write_metadata(target)
     return target
+
+
+def write_metadata(target: Path) -> None:
+    """What an installed wheel says of itself: vLLM finds its plugins by entry points alone."""
+    project = tomllib.loads((KERNELS / "pyproject.toml").read_text())["project"]
+    folder = target / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+    folder.mkdir(exist_ok=True)
+    head = f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    (folder / "METADATA").write_text(head)
+    groups = project["entry-points"].items()
+    text = "".join(
+        f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in entries.items())
+        for group, entries in groups
+    )
+    (folder / "entry_points.txt").write_text(text)
 
 
 def main() -> None:

@@ -52,10 +52,10 @@ class Halfbyte(Peer):
         self.path = path
         words = (weight.codes.reshape(weight.shape[0], -1, 8).long() << torch.arange(0, 32, 4)).sum(-1)
         words = torch.where(words >= 2**31, words - 2**32, words).to(torch.int32)
-        packed = hb.pack(words, weight.scales, None, GROUP)
         self.features = weight.shape[0]
-        self.weight_bytes = packed.numel()
-        self.weights = [packed.clone() for _ in range(copies)]
+        # Packed one by one, as a server does it: a clone would lose what packing advises about its memory.
+        self.weights = [hb.pack(words, weight.scales, None, GROUP) for _ in range(copies)]
+        self.weight_bytes = self.weights[0].numel()
 
     def prepare(self, x: torch.Tensor) -> Callable[[int], torch.Tensor]:
         x = x.bfloat16()

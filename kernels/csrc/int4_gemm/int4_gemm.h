@@ -44,6 +44,7 @@ typedef struct {
   const int32_t* zeros;     // [ceil(n / 8), groups], 8 zeros along n in an int32; null: 8 everywhere
 } hb_int4_weight;
 
+// Asks for huge pages under `packed` where the system has them: best in memory that was not written before.
 HB_API int hb_int4_pack(const hb_int4_weight* weight, void* packed, size_t bytes, char* error, size_t error_size);
 
 // Writes the fp32 matrix [n, k] that `packed` stands for: what tests and references multiply with.

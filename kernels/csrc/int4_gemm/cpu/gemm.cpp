@@ -11,7 +11,7 @@
 namespace halfbyte::int4 {
 namespace {
 
-constexpr int64_t kRowsAtOnce = 72;             // tokens whose sums stay in the first-level cache; whole tiles of 4 and 12
+constexpr int64_t kRowsAtOnce = 72;             // tokens whose sums stay in the first-level cache; whole tiles of 4, 6 and 12
 constexpr int64_t kWorkPerThread = 48 * 1024;   // dwords of codes x rows below which a thread is not worth waking
 constexpr int64_t kRowsAPass = 16 * kRowsAtOnce;  // bounds the room for prepared tokens, whatever the prompt
 constexpr int64_t kStreamedRows = 4;            // up to here every code is used once or by one tile: no slices
@@ -149,7 +149,8 @@ void prepare_run(const Job& job, const hb_runner* runner, int64_t begin, int64_t
   parallel(runner, pieces, [&](int64_t piece) {
     const int64_t from = rows * piece / pieces, to = rows * (piece + 1) / pieces;
     for (int64_t first = 0; first < to;) {
-      const int64_t count = job.variant->tile_rows(a.path, rows - first);
+      // As run_block cuts them: no tile reaches over the rows that it takes at once.
+      const int64_t count = job.variant->tile_rows(a.path, std::min(rows - first, kRowsAtOnce - first % kRowsAtOnce));
       // A tile belongs to the piece in which it starts.
       if (first >= from) one_tile(first, count);
       first += count;

@@ -4,6 +4,11 @@
 #include <cstdio>
 #include <cstring>
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#include <unistd.h>
+#endif
+
 #include "common/number.h"
 
 namespace halfbyte::int4 {
@@ -22,6 +27,17 @@ uint32_t interleave(uint32_t codes) {
     return (half | (half << 4)) & 0x0F0F0F0Fu;
   };
   return spread(codes & 0xFFFFu) | (spread(codes >> 16) << 4);
+}
+
+// One row of tokens reads a weight once, as fast as memory gives it; with pages of 4 KiB the address translation costs
+// 10 to 25 % of that (Zen 3). The advice must come before the first write, and a refusal changes nothing but speed.
+void advise_huge_pages([[maybe_unused]] void* memory, [[maybe_unused]] size_t bytes) {
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const uintptr_t begin = (reinterpret_cast<uintptr_t>(memory) + page - 1) / page * page;
+  const uintptr_t end = (reinterpret_cast<uintptr_t>(memory) + bytes) / page * page;
+  if (end > begin) (void)madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+#endif
 }
 
 float scale_at(const void* scales, hb_dtype dtype, int64_t index) {
@@ -112,6 +128,7 @@ int hb_int4_pack(const hb_int4_weight* weight, void* packed, size_t bytes, char*
                 static_cast<long long>(weight->k), static_cast<long long>(weight->group));
   }
   if (bytes != needed) return fail(error, error_size, "packed weight needs %zu bytes, got %zu", needed, bytes);
+  advise_huge_pages(packed, bytes);
   std::memset(packed, 0, bytes);
   const Header header{kMagic, kVersion, m.n, m.k, weight->group, has_zeros, weight->scale_dtype};
   std::memcpy(packed, &header, sizeof header);
