@@ -8,12 +8,14 @@ import sys
 from pathlib import Path
 
 import yaml
+from vllm import envs
 from vllm.model_executor.models import registry
 
 
 def main(matrix: Path) -> None:
     # Here nothing is lost when the class is imported into this process; a server must not touch its GPU yet.
     registry._run_in_subprocess = lambda ask: ask()
+    (Path(envs.VLLM_CACHE_ROOT) / "modelinfos").mkdir(exist_ok=True)  # also where no class can be asked
     for architecture in yaml.safe_load(matrix.read_text())["architectures"]:
         name = architecture["name"]
         try:

@@ -113,6 +113,14 @@ def test_the_quantized_model_answers_through_the_service(awq: cluster.Json) -> N
     assert re.search(r"[a-z]{3}", text), text
 
 
+def test_the_server_starts_with_the_facts_about_model_classes_of_its_image(awq: cluster.Json) -> None:
+    at = "modelinfos/vllm-model_executor-models-llama-LlamaForCausalLM.json"
+    same = f"cmp /opt/halfbyte/{at} /tmp/vllm/{at} && wc -c < /tmp/vllm/{at}"
+    pod = ("-n", MODELS, "-l", "halfbyte.dev/model=smollm2,halfbyte.dev/stage=serve", "-o", "name")
+    name = cluster.kubectl("get", "pods", *pod).split()[0]
+    assert int(cluster.kubectl("exec", "-n", MODELS, name, "--", "sh", "-c", same)) > 100
+
+
 def test_describe_explains_each_decision(awq: cluster.Json) -> None:
     text = cluster.kubectl("describe", "qm", "smollm2", "-n", MODELS)
     print(text)
