@@ -142,9 +142,10 @@ def test_vllm_alone_has_no_4_bit_kernel_on_avx2() -> None:
     assert providers == {"halfbyte-kernels"}
 
 
-def test_routed_experts_on_a_cpu_are_refused_with_a_way_out() -> None:
-    assert first_kernel("cpu-avx2", "AWQ", module="experts") is None
-    assert "ignore" in refusal("cpu-avx2", "AWQ", "experts")["instead"]
+def test_routed_experts_on_a_cpu_are_served_in_4_bits_and_refused_in_8_with_a_way_out() -> None:
+    assert first_kernel("cpu-avx2", "AWQ", module="experts") == "HalfbyteInt4MoEMethod"
+    assert first_kernel("cpu-avx2", "W8A8", group=-1, module="experts") is None
+    assert "ignore" in refusal("cpu-avx2", "W8A8", "experts")["instead"]
 
 
 def test_machete_before_marlin_and_marlin_for_small_groups() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support import local_cluster as cluster
-from support.quantized_models import MODELS, tiny_manifest
+from support.quantized_models import EXAMPLES, MODELS, reported, tiny_manifest
 
 pytestmark = pytest.mark.timeout(600)
 Model = Callable[..., cluster.Json]
@@ -20,22 +20,6 @@ def refused(**spec: object) -> str:
         cluster.apply(tiny_manifest("refused", **spec))
     assert cluster.get("quantizedmodel", "refused", MODELS) is None
     return str(error.value)
-
-
-def reported(name: str, *reasons: str, timeout: float = 120) -> str:
-    """The message of Ready once it has one of the reasons for the current generation."""
-
-    def probe() -> cluster.Json | None:
-        found = cluster.condition(cluster.get("quantizedmodel", name, MODELS), "Ready")
-        return found if found.get("reason") in reasons else None
-
-    try:
-        found = cluster.poll(probe, timeout=timeout, what=f"{name} Ready with {reasons}")
-    except TimeoutError as error:
-        raise AssertionError(f"{error}\n{cluster.get('quantizedmodel', name, MODELS)}") from error
-    message: str = found["message"]
-    print(f"{found['reason']}: {message}")
-    return message
 
 
 @pytest.mark.usefixtures("node")
@@ -97,3 +81,21 @@ class TestTheOperatorReports:
                                  "resources": {"requests": {"memory": "4000Gi"}}})  # fmt: skip
         message = reported("memory", "InsufficientMemory", "InsufficientCapacity", timeout=400)
         assert "4000Gi" in message
+
+    def test_a_claim_without_room(self, model: Model, tiny: str) -> None:
+        at = "/var/lib/halfbyte/volumes/cramped"
+        cluster.run(cluster.CLUSTER, "exec", "mkdir", "-p", at)
+        cluster.run(cluster.CLUSTER, "exec", "mount", "-t", "tmpfs", "-o", "size=1m,mode=1777", "cramped", at)
+        volume = (EXAMPLES / "storage.yaml").read_text().split("---\n")[-2:]
+        cluster.apply("---\n".join(volume).replace("artifacts", "cramped"))
+        model("disk", storage={"claimName": "cramped"})
+        message = reported("disk", "InsufficientDisk")
+        assert "cramped" in message
+        assert not cluster.listing("jobs", MODELS, "halfbyte.dev/model=disk,halfbyte.dev/stage=quantize")
+
+    def test_a_job_that_needs_more_memory_than_its_limit(self, model: Model, tiny: str) -> None:
+        resources = {"requests": {"memory": "64Mi"}, "limits": {"memory": "64Mi"}}
+        model("limit", quantization={"method": "GPTQ", "bits": 4, "groupSize": 32, "resources": resources})
+        message = reported("limit", "OutOfMemory")
+        assert "64Mi" in message
+        assert "limits.memory" in message

@@ -27,3 +27,19 @@ def tiny_manifest(name: str, **spec: object) -> cluster.Json:
         "metadata": {"name": name, "namespace": MODELS},
         "spec": parts,
     }
+
+
+def reported(name: str, *reasons: str, timeout: float = 120) -> str:
+    """The message of Ready once it has one of the reasons for the current generation."""
+
+    def probe() -> cluster.Json | None:
+        found = cluster.condition(cluster.get("quantizedmodel", name, MODELS), "Ready")
+        return found if found.get("reason") in reasons else None
+
+    try:
+        found = cluster.poll(probe, timeout=timeout, what=f"{name} Ready with {reasons}")
+    except TimeoutError as error:
+        raise AssertionError(f"{error}\n{cluster.get('quantizedmodel', name, MODELS)}") from error
+    message: str = found["message"]
+    print(f"{found['reason']}: {message}")
+    return message

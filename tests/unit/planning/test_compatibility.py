@@ -73,8 +73,9 @@ def test_experts_are_judged_apart() -> None:
             {"name": "model.layers.*.mlp.experts.*.up_proj", "rows": 512, "columns": 512, "count": 32},
         ],
     )
-    assert "experts" in kernel({}, AVX2, moe).refusal
-    assert kernel({"ignore": ["re:.*mlp.experts.*"]}, AVX2, moe).kernel
+    assert kernel({}, AVX2, moe).kernel == "HalfbyteInt4LinearKernel"
+    assert "experts" in kernel({"method": "W8A8"}, AVX2, moe).refusal
+    assert kernel({"method": "W8A8", "ignore": ["re:.*mlp.experts.*"]}, AVX2, moe).kernel
 
 
 def test_shapes_that_no_kernel_takes_are_named() -> None:
