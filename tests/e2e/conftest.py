@@ -14,6 +14,14 @@ import pytest
 from support import local_cluster as cluster
 from support.quantized_models import EXAMPLES, MODELS, tiny_manifest
 
+# Modules that mostly wait come first, while tests/run has other groups beside them; those that compute then
+# have the cores for themselves. The last one takes the operator away.
+ORDER = ("test_faults", "test_hub", "test_refusals", "test_examples", "test_tutorial", "test_uninstall")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: ORDER.index(item.path.stem) if item.path.stem in ORDER else len(ORDER) - 2)
+
 
 @pytest.fixture(scope="session")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
