@@ -77,6 +77,14 @@ def test_the_result_of_a_restarted_container_is_read_from_its_last_state() -> No
     assert (pod.exit_code, pod.termination_message, pod.restarts) == (10, '{"ok": false}', 2)
 
 
+def test_the_memory_limit_is_the_main_containers() -> None:
+    raw = raw_pod()
+    limited = {"name": "worker", "resources": {"limits": {"memory": "1900Mi"}}}
+    raw["spec"] = {"containers": [limited, {"name": "sidecar"}]}
+    assert facts.pod_fact(raw).memory_limit == "1900Mi"
+    assert facts.pod_fact({**raw, "spec": {}}).memory_limit is None
+
+
 def test_a_disrupted_and_a_ready_pod_are_known_by_their_conditions() -> None:
     pod = facts.pod_fact(
         raw_pod(

@@ -543,13 +543,14 @@ def test_a_killed_pod_is_out_of_memory_whatever_it_could_not_say() -> None:
     cluster.finish("inspect")
     cluster.reconcile()
     job = cluster.running("quantize")
-    pod = worker_pod(job.name, phase="Failed", exit_code=137, reason="OOMKilled")
+    pod = worker_pod(job.name, phase="Failed", exit_code=137, reason="OOMKilled", memory_limit="1900Mi")
     cluster.jobs[job.name] = replace(
         job, condition_type="Failed", condition_reason="BackoffLimitExceeded", pods=(pod,)
     )
     cluster.reconcile()
     assert reason(cluster) == "OutOfMemory"
-    assert "memory limit" in cluster.condition("Ready")["message"]
+    message = cluster.condition("Ready")["message"]
+    assert "memory limit of 1900Mi; raise limits.memory in spec.quantization.resources" in message
 
 
 def test_a_retry_in_progress_says_what_went_wrong_before() -> None:

@@ -87,7 +87,14 @@ def pod_fact(raw: Json) -> PodFact:
         labels=metadata.get("labels") or {},
         deletion_timestamp=_time(metadata.get("deletionTimestamp")),
         disrupted="DisruptionTarget" in conditions,
+        memory_limit=_memory_limit(raw),
     )
+
+
+def _memory_limit(pod: Json) -> str | None:
+    main: Json = next(iter((pod.get("spec") or {}).get("containers") or []), {})
+    limit: str | None = ((main.get("resources") or {}).get("limits") or {}).get("memory")
+    return limit
 
 
 def deployment_fact(raw: Json) -> DeploymentFact:

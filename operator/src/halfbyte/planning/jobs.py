@@ -110,9 +110,20 @@ def _last_error(job: JobFact) -> tuple[Reason | None, str, Mapping[str, Any] | N
             spoken.get("result"),
         )
     if pod.reason == "OOMKilled":
-        return Reason.OUT_OF_MEMORY, f"pod {pod.name} was killed at its memory limit", None
+        return Reason.OUT_OF_MEMORY, _over_memory(job, pod), None
     by_code = _EXIT_REASONS.get(pod.exit_code or 0)
     return by_code, f"pod {pod.name} ended with exit code {pod.exit_code} ({pod.reason or 'no reason'})", None
+
+
+def _over_memory(job: JobFact, pod: PodFact) -> str:
+    limit = f" of {pod.memory_limit}" if pod.memory_limit else ""
+    part = {labels.STAGE_QUANTIZE: "quantization", labels.STAGE_VALIDATE: "validation"}.get(
+        job.labels.get(labels.STAGE, "")
+    )
+    advice = (
+        f"; raise limits.memory in spec.{part}.resources, or use fewer or shorter samples" if part else ""
+    )
+    return f"pod {pod.name} was killed at its memory limit{limit}{advice}"
 
 
 def _spoken(pod: PodFact) -> Mapping[str, Any] | None:

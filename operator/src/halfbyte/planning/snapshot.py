@@ -40,6 +40,7 @@ class PodFact:
         exit_code: of the main container's last termination (state, else lastState).
         termination_message: the text that the main container left, of the same termination.
         disrupted: the pod has the condition ``DisruptionTarget`` = True.
+        memory_limit: of the main container, as the pod states it, such as ``1900Mi``.
     """
 
     name: str
@@ -56,6 +57,7 @@ class PodFact:
     labels: Mapping[str, str] = field(default_factory=dict)
     deletion_timestamp: datetime | None = None
     disrupted: bool = False
+    memory_limit: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
