@@ -36,8 +36,9 @@ ROWS = (1, 2, 8, 32, 64, 256)
 def make_weight(k: int, n: int) -> peers.Weight:
     generator = torch.Generator().manual_seed(k * n)
     codes = torch.randint(0, 16, (n, k), dtype=torch.uint8, generator=generator)
-    scales = torch.rand((n, k // peers.GROUP), generator=generator) * 0.01 + 0.001
-    return peers.Weight(codes, scales.bfloat16())
+    group = 128 if k % 128 == 0 else 64
+    scales = torch.rand((n, k // group), generator=generator) * 0.01 + 0.001
+    return peers.Weight(codes, scales.bfloat16(), group)
 
 
 def make_peers(weight: peers.Weight, threads: int, memory: int) -> list[peers.Peer]:

@@ -1,8 +1,8 @@
 """The products that int4_gemm is measured against; each holds several copies of one weight, so that they come
 from memory.
 
-A peer is made from the same codes and scales (symmetric, groups of 128 columns; ggml has its own formats and
-quantizes the same float matrix). ``prepare(x)`` returns ``call(copy)``: one product, [M, N].
+A peer is made from the same codes and scales (symmetric; ggml has its own formats and quantizes the same
+float matrix). ``prepare(x)`` returns ``call(copy)``: one product, [M, N].
 ``bits`` says what the activations are rounded to: peers of 8 bits compare with W4A8, of 16 and 32 with W4A16.
 """
 
@@ -18,20 +18,19 @@ from typing import Any
 import numpy as np
 import torch
 
-GROUP = 128
-
 
 @dataclass(frozen=True)
 class Weight:
     codes: torch.Tensor  # uint8 [N, K]
-    scales: torch.Tensor  # bfloat16 [N, K / 128]
+    scales: torch.Tensor  # bfloat16 [N, K / group]
+    group: int
 
     @property
     def shape(self) -> tuple[int, int]:
         return self.codes.shape[0], self.codes.shape[1]
 
     def floats(self) -> torch.Tensor:
-        return (self.codes.float() - 8) * self.scales.float().repeat_interleave(GROUP, 1)
+        return (self.codes.float() - 8) * self.scales.float().repeat_interleave(self.group, 1)
 
 
 class Peer:
@@ -54,7 +53,7 @@ class Halfbyte(Peer):
         words = torch.where(words >= 2**31, words - 2**32, words).to(torch.int32)
         self.features = weight.shape[0]
         # Packed one by one, as a server does it: a clone would lose what packing advises about its memory.
-        self.weights = [hb.pack(words, weight.scales, None, GROUP) for _ in range(copies)]
+        self.weights = [hb.pack(words, weight.scales, None, weight.group) for _ in range(copies)]
         self.weight_bytes = self.weights[0].numel()
 
     def prepare(self, x: torch.Tensor) -> Callable[[int], torch.Tensor]:
@@ -81,6 +80,7 @@ class TorchInt4(Peer):
     name = "torch int4pack bfloat16"
 
     def __init__(self, weight: Weight, copies: int) -> None:
+        self.group = weight.group
         packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(weight.codes.int(), 1)
         # The operator's zero is added after scaling, at the middle of the range: (code - 8) * scale + zero.
         scales = weight.scales.t().contiguous()
@@ -89,8 +89,8 @@ class TorchInt4(Peer):
         self.weights = [packed.clone() for _ in range(copies)]
 
     def prepare(self, x: torch.Tensor) -> Callable[[int], torch.Tensor]:
-        x, weights, zeros = x.bfloat16(), self.weights, self.zeros
-        return lambda copy: torch.ops.aten._weight_int4pack_mm_for_cpu(x, weights[copy], GROUP, zeros)
+        x, weights, group, zeros = x.bfloat16(), self.weights, self.group, self.zeros
+        return lambda copy: torch.ops.aten._weight_int4pack_mm_for_cpu(x, weights[copy], group, zeros)
 
 
 class OnnxRuntime(Peer):
@@ -107,13 +107,13 @@ class OnnxRuntime(Peer):
         import onnxruntime
         from onnx import TensorProto, helper, numpy_helper
 
-        n, k = weight.shape
+        (n, k), group = weight.shape, weight.group
         codes = weight.codes.numpy().copy()
         codes[0, 0] = copy % 16
         codes[0, 1] = copy // 16
-        pairs = (codes[:, 0::2] | (codes[:, 1::2] << 4)).reshape(n, k // GROUP, GROUP // 2)
+        pairs = (codes[:, 0::2] | (codes[:, 1::2] << 4)).reshape(n, k // group, group // 2)
         node = helper.make_node(
-            "MatMulNBits", ["x", "b", "s"], ["y"], domain="com.microsoft", K=k, N=n, bits=4, block_size=GROUP,
+            "MatMulNBits", ["x", "b", "s"], ["y"], domain="com.microsoft", K=k, N=n, bits=4, block_size=group,
             accuracy_level=accuracy,
         )  # fmt: skip
         graph = helper.make_graph(
@@ -147,10 +147,13 @@ class Ggml(Peer):
 
     bits = 8
     TYPES = {"Q4_0": 2, "Q4_K": 12}  # noqa: RUF012
+    BLOCKS = {"Q4_0": 32, "Q4_K": 256}  # noqa: RUF012
     FLOAT32 = 0
 
     def __init__(self, weight: Weight, copies: int, kind: str, threads: int, repack: bool) -> None:
         self.name = f"ggml {kind}{' repacked' if repack else ''}"
+        if weight.shape[1] % self.BLOCKS[kind]:
+            raise LookupError(f"{self.name}: K {weight.shape[1]} is no multiple of {self.BLOCKS[kind]}")
         self.lib, self.cpu = load_ggml()
         self.backend = self.cpu.ggml_backend_cpu_init()
         self.cpu.ggml_backend_cpu_set_n_threads(self.backend, threads)

@@ -272,6 +272,15 @@ async def test_drift_in_a_field_that_is_ours_is_undone_and_a_foreign_field_stays
     assert live["metadata"]["annotations"]["team"] == "a"
 
 
+async def test_a_resync_writes_nothing_when_nobody_changed_anything(harness: Harness) -> None:
+    await served(harness)
+    await harness.settle()
+    before = harness.writes()
+    harness.reconciler._repaired[harness.namespace, "tiny"] = -1e9
+    await harness.reconcile()
+    assert harness.writes() == before
+
+
 async def test_a_refused_action_is_told_in_status_and_goes_on_when_it_is_allowed(
     harness: Harness,
 ) -> None:

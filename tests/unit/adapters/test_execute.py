@@ -64,6 +64,36 @@ async def test_a_repair_applies_live_hashes_too(gateway: FakeGateway, snapshot: 
     assert await Executor(gateway).run((Apply(config_map("live")),), snapshot, repair=True) == 1
 
 
+async def test_a_repair_passes_over_what_is_as_this_process_left_it(gateway: FakeGateway) -> None:
+    model = facts.model_object(gateway.put(a_model()))
+    executor, apply = Executor(gateway), Apply(a_deployment())
+    assert await executor.run((apply,), Snapshot(model=model)) == 1
+
+    def seen(**changes: Any) -> Snapshot:
+        raw = gateway.find(resources.DEPLOYMENTS, "tiny-r1")
+        raw["metadata"].update(changes)
+        return Snapshot(model=model, deployments=(facts.deployment_fact(raw),))
+
+    generation = gateway.find(resources.DEPLOYMENTS, "tiny-r1")["metadata"]["generation"]
+    ours = {HASH: "d1"}
+    assert await executor.run((apply,), seen(), repair=True) == 0
+    status = {"annotations": {**ours, "deployment.kubernetes.io/revision": "1"}, "resourceVersion": "999"}
+    assert await executor.run((apply,), seen(**status), repair=True) == 0
+    assert await executor.run((apply,), seen(generation=generation + 1), repair=True) == 1
+    assert await executor.run((apply,), seen(annotations={**ours, "x": "y"}), repair=True) == 1
+    executor.forget(("models", "tiny"))
+    assert await executor.run((apply,), seen(), repair=True) == 1
+    restarted = Executor(gateway)
+    assert await restarted.run((apply,), seen(), repair=True) == 1
+
+
+def a_deployment() -> dict[str, Any]:
+    metadata = {"name": "tiny-r1", "namespace": "models", "annotations": {HASH: "d1"}}
+    containers = [{"name": "server", "image": "i"}]
+    spec = {"replicas": 1, "template": {"spec": {"containers": containers}}}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
+
+
 async def test_creating_what_exists_is_a_success(gateway: FakeGateway, snapshot: Snapshot) -> None:
     await Executor(gateway).run((Create(config_map("live")), Create(config_map("new"))), snapshot)
     assert gateway.writes == [("create", "configmaps", "new")]

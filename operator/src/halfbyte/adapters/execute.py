@@ -1,7 +1,7 @@
 """The only writer of a reconcile: actions in their order, then nothing that the live objects have already."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 from halfbyte.adapters import resources
@@ -25,24 +25,28 @@ class ActionFailed(Exception):
 class Executor:
     def __init__(self, gateway: KubeGateway) -> None:
         self._gateway = gateway
+        self._applied: dict[tuple[str, str], dict[str, Hashable]] = {}
 
     async def run(self, actions: tuple[Action, ...], snapshot: Snapshot, *, repair: bool = False) -> int:
         """Carry the actions out; the number of writes that were sent.
 
         Args:
             repair: also apply manifests whose hash is the live one's, which undoes other people's changes
-                to fields that are ours. The API server stores nothing when there are none.
+                to fields that are ours. Objects that are as this process left them are passed over.
 
         Raises:
             ActionFailed: an action was refused.
         """
         hashes = live_hashes(snapshot)
+        untouched = self._untouched(snapshot) if repair else None
         written = 0
         for action in actions:
-            if not repair and isinstance(action, Apply) and _is_live(action.manifest, hashes):
-                continue
+            if isinstance(action, Apply) and _is_live(action.manifest, hashes):
+                child = action.manifest["kind"], action.manifest["metadata"]["name"]
+                if untouched is None or child in untouched:
+                    continue
             try:
-                await self._run(action, snapshot.model.namespace)
+                await self._run(action, snapshot.model)
             except ApiError as error:
                 raise ActionFailed(action, error) from error
             written += 1
@@ -69,7 +73,25 @@ class Executor:
         )
         return True
 
-    async def _run(self, action: Action, namespace: str) -> None:
+    def forget(self, key: tuple[str, str]) -> None:
+        """Drop what is remembered of a model (namespace, name) that does not exist any more."""
+        self._applied.pop(key, None)
+
+    def _untouched(self, snapshot: Snapshot) -> set[tuple[str, str]]:
+        """Kind and name of the children that are as this process applied them last."""
+        live = _live_metadata(snapshot)
+        key = (snapshot.model.namespace, snapshot.model.name)
+        known = self._applied.get(key, {})
+        uids = {metadata.get("uid") for metadata in live.values()}
+        self._applied[key] = {uid: version for uid, version in known.items() if uid in uids}
+        return {
+            child
+            for child, metadata in live.items()
+            if known.get(metadata.get("uid", "")) == _version(metadata)
+        }
+
+    async def _run(self, action: Action, model: ModelObject) -> None:
+        namespace = model.namespace
         match action:
             case Create(manifest):
                 try:
@@ -78,7 +100,9 @@ class Executor:
                     if error.reason != "AlreadyExists":
                         raise
             case Apply(manifest, manager):
-                await self._gateway.apply(manifest, manager=manager)
+                metadata = (await self._gateway.apply(manifest, manager=manager))["metadata"]
+                applied = self._applied.setdefault((namespace, model.name), {})
+                applied[metadata["uid"]] = _version(metadata)
             case Delete(api_version, kind, name, uid, propagation):
                 resource = resources.resource_of(api_version, kind)
                 try:
@@ -116,6 +140,32 @@ def live_hashes(snapshot: Snapshot) -> dict[tuple[str, str], str]:
         for kind, name, annotations in children
         if labels.MANIFEST_HASH in annotations
     }
+
+
+def _live_metadata(snapshot: Snapshot) -> dict[tuple[str, str], Mapping[str, Any]]:
+    """Metadata of the children that are applied, not created once, by kind and name."""
+    found: dict[tuple[str, str], Mapping[str, Any]] = {
+        ("Deployment", each.name): {
+            "uid": each.uid,
+            "generation": each.generation,
+            "labels": each.labels,
+            "annotations": each.annotations,
+        }
+        for each in snapshot.deployments
+    }
+    if snapshot.service is not None:
+        service = snapshot.service["metadata"]
+        found["Service", service["name"]] = service
+    return found
+
+
+def _version(metadata: Mapping[str, Any]) -> Hashable:
+    """Differs when somebody changed spec, labels or annotations; not when a controller wrote the status."""
+    if not metadata.get("generation"):
+        return metadata.get("resourceVersion")
+    annotations = (metadata.get("annotations") or {}).items()
+    own = frozenset(each for each in annotations if not each[0].startswith("deployment.kubernetes.io/"))
+    return metadata["generation"], frozenset((metadata.get("labels") or {}).items()), own
 
 
 def _is_live(manifest: Mapping[str, Any], hashes: Mapping[tuple[str, str], str]) -> bool:

@@ -98,6 +98,7 @@ class Reconciler:
     def forget(self, key: Key) -> None:
         """Drop everything that is remembered of a model that does not exist any more."""
         self._repaired.pop(key, None)
+        self._executor.forget(key)
         self._telemetry.forget(*key)
         self._forget(key)
 
