@@ -12,40 +12,12 @@ from typing import Any
 
 from halfbyte.adapters import resources
 from halfbyte.adapters.gateway import KubeGateway
+from support.models import facts
 
 Json = dict[str, Any]
 MANAGER = "test-node"
 
-FACTS: Json = {
-    "source": {"revision": "sha256-" + "ab" * 32, "bytes": 269060552},
-    "architecture": "LlamaForCausalLM",
-    "modelType": "llama",
-    "torchDtype": "bfloat16",
-    "layers": 30,
-    "hiddenSize": 576,
-    "intermediateSize": 1536,
-    "attentionHeads": 9,
-    "keyValueHeads": 3,
-    "headDim": 64,
-    "vocabSize": 49152,
-    "maxPositionEmbeddings": 8192,
-    "tiedEmbeddings": True,
-    "experts": 0,
-    "kvLoraRank": None,
-    "qkRopeHeadDim": None,
-    "parameters": 134515008,
-    "largestTensorBytes": 56623104,
-    "quantized": None,
-    "linears": [
-        {"name": "model.layers.*.mlp.down_proj", "rows": 576, "columns": 1536, "count": 30},
-        {"name": "model.layers.*.mlp.up_proj", "rows": 1536, "columns": 576, "count": 30},
-        {"name": "model.layers.*.self_attn.q_proj", "rows": 576, "columns": 576, "count": 30},
-        {"name": "lm_head", "rows": 49152, "columns": 576, "count": 1},
-    ],
-    "linearsTruncated": False,
-    "node": {"name": "node-1", "cpuFlags": ["avx2", "fma"]},
-    "storage": {"freeBytes": 50 * 2**30},
-}
+FACTS: Json = facts()
 
 
 def artifact_result(task: Mapping[str, Any]) -> Json:
