@@ -1,8 +1,8 @@
 """Measures int4_gemm beside its peers and writes JSON, a Markdown page and a plot to docs/benchmarks.
 
-All in one process and in interleaved rounds, so that a busy moment hits everyone. Weights are rotated over
-more memory than the last-level cache holds. A figure is the best round; the spread (worst round over best)
-stands beside it. Ratios to a peer are what counts, absolute times belong to the machine.
+All peers of a shape in one process and in interleaved rounds, so that a busy moment hits everyone. Weights
+are rotated over more memory than the last-level cache holds. A figure is the best round; the spread (worst
+round over best) stands beside it. Ratios to a peer are what counts, absolute times belong to the machine.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import mmap
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from datetime import UTC, datetime
 from importlib.metadata import version
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +162,9 @@ def main() -> None:
     entries = []
     for threads in options.threads:
         for k, n in shapes:
-            entries += measure(k, n, threads, options)
+            # A process for each shape: ggml and ONNX Runtime keep their copies of a weight until the end.
+            with ProcessPoolExecutor(1, get_context("spawn")) as child:
+                entries += child.submit(measure, k, n, threads, options).result()
     result = {
         "date": started.isoformat(timespec="seconds"),
         "machine": report.machine(),
