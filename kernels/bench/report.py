@@ -118,8 +118,9 @@ def page(result: dict[str, Any], plot_name: str | None = None) -> str:
         "Symmetric weights, groups of 128 columns (64 where K is 576), bfloat16 activations (float32 where a "
         "peer takes nothing else). Weights are rotated over more memory than the last-level cache holds; a "
         "figure is the best of interleaved rounds, its spread the worst over the best. W4A8 rounds "
-        "activations to 8 bits, as ONNX Runtime's accuracy 4 and ggml do; W4A16 does not. Relative error: against the fp64 product of "
-        "the same float matrix, at the largest M (ggml quantizes that matrix anew).",
+        "activations to 8 bits, as ONNX Runtime's accuracy 4 and ggml do; W4A16 does not. Relative error: "
+        "against the fp64 product of the same float matrix, at the largest M (ggml quantizes that matrix "
+        "anew).",
         "",
         *([f"![Speed against peers]({plot_name})", ""] if plot_name else []),
         *summary(result),
