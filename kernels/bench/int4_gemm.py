@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import json
 import mmap
 import sys
 import time
@@ -18,7 +17,6 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from datetime import UTC, datetime
 from importlib.metadata import version
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +26,6 @@ import torch
 
 import halfbyte_kernels as hb
 
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "benchmarks"
 # (K, N): SmolLM2-135M's mlp, a 1B model's mlp, Llama-2-7B's attention and mlp.
 SHAPES = ((576, 1536), (2048, 8192), (4096, 4096), (4096, 11008), (11008, 4096))
 ROWS = (1, 2, 8, 32, 64, 256)
@@ -176,12 +173,9 @@ def main() -> None:
     if options.quick:
         print(report.page(result))
         return
-    DOCS.mkdir(parents=True, exist_ok=True)
     stem = f"int4_gemm-{result['machine']['variant']}"
-    (DOCS / f"{stem}.json").write_text(json.dumps(result, indent=1) + "\n")
-    report.plot(result, DOCS / f"{stem}.svg")
-    (DOCS / f"{stem}.md").write_text(report.page(result, f"{stem}.svg"))
-    print(f"wrote {DOCS / stem}.json, .md and .svg")
+    report.save(stem, result, report.page(result, f"{stem}.svg"))
+    report.plot(result, report.DOCS / f"{stem}.svg")
 
 
 if __name__ == "__main__":

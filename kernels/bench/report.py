@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import halfbyte_kernels as hb
 
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "benchmarks"
 Entry = dict[str, Any]
 OURS = {"W4A8": "halfbyte W4A8", "W4A16": "halfbyte W4A16"}
 GOALS = {"W4A8": 1.5, "W4A16": 1.1}
@@ -27,6 +29,25 @@ def machine() -> dict[str, Any]:
         "load": os.getloadavg()[0],
         "kernel": platform.release(),
     }
+
+
+def made_by(result: dict[str, Any]) -> str:
+    """Where, when and with what a result was made, in sentences."""
+    about = result["machine"]
+    versions = ", ".join(f"{name} {text}" for name, text in result["versions"].items())
+    return (
+        f"Made by `make bench-kernels` on {result['date']}; do not edit. {about['cpu']} (family "
+        f"{about['family']}; {', '.join(about['flags'])}), {about['cores']} cores, load average "
+        f"{about['load']:.1f} at the end. {versions}."
+    )
+
+
+def save(stem: str, result: dict[str, Any], text: str) -> None:
+    """Writes docs/benchmarks/<stem>.json and .md."""
+    DOCS.mkdir(parents=True, exist_ok=True)
+    (DOCS / f"{stem}.json").write_text(json.dumps(result, indent=1) + "\n")
+    (DOCS / f"{stem}.md").write_text(text)
+    print(f"wrote {DOCS / stem}.json and .md")
 
 
 def progress(entries: list[Entry]) -> str:
@@ -103,16 +124,12 @@ def details(result: dict[str, Any]) -> list[str]:
 
 
 def page(result: dict[str, Any], plot_name: str | None = None) -> str:
-    machine, roof = result["machine"], result["readBytesPerSecond"]
-    flags = ", ".join(machine["flags"])
-    versions = ", ".join(f"{name} {text}" for name, text in result["versions"].items())
+    roof = result["readBytesPerSecond"]
     bandwidth = ", ".join(f"{value / 1e9:.1f} GB/s with {threads}" for threads, value in roof.items())
     lines = [
-        f"# INT4 GEMM on a CPU: variant {machine['variant']}",
+        f"# INT4 GEMM on a CPU: variant {result['machine']['variant']}",
         "",
-        f"Made by `make bench-kernels` on {result['date']}; do not edit. {machine['cpu']} "
-        f"(family {machine['family']}; {flags}), {machine['cores']} cores, "
-        f"load average {machine['load']:.1f} at the end. {versions}. "
+        f"{made_by(result)} "
         f"Read bandwidth (512 MiB in huge pages, the faster of torch.sum and memchr): {bandwidth} threads.",
         "",
         "Symmetric weights, groups of 128 columns (64 where K is 576), bfloat16 activations (float32 where a "

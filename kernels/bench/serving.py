@@ -30,7 +30,6 @@ WAYS: dict[str, tuple[str, dict[str, str]]] = {
     "halfbyte W4A8": ("int4", {"HALFBYTE_KERNELS": "force", "HALFBYTE_INT4_PATH": "w4a8"}),
 }
 PROMPT_TOKENS, NEW_TOKENS = 64, 32
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "benchmarks"
 
 
 def make_models(folder: Path, tokenizer: Path, layers: int) -> None:
@@ -133,11 +132,7 @@ def main() -> None:
         "dtype": options.dtype,
         "ways": results,
     }
-    DOCS.mkdir(parents=True, exist_ok=True)
-    stem = f"serving-{found['machine']['variant']}"
-    (DOCS / f"{stem}.json").write_text(json.dumps(found, indent=1) + "\n")
-    (DOCS / f"{stem}.md").write_text(page(found))
-    print(f"wrote {DOCS / stem}.json and .md")
+    report.save(f"serving-{found['machine']['variant']}", found, page(found))
 
 
 def reason(log: str) -> str:
@@ -147,13 +142,10 @@ def reason(log: str) -> str:
 
 
 def page(found: dict[str, Any]) -> str:
-    machine, versions = found["machine"], found["versions"]
     lines = [
-        f"# Serving a model of a billion parameters on a CPU: variant {machine['variant']}",
+        f"# Serving a model of a billion parameters on a CPU: variant {found['machine']['variant']}",
         "",
-        f"Made by `make bench-kernels` on {found['date']}; do not edit. {machine['cpu']} (family "
-        f"{machine['family']}; {', '.join(machine['flags'])}), {machine['cores']} cores, load average "
-        f"{machine['load']:.1f} at the end. " + ", ".join(f"{k} {v}" for k, v in versions.items()) + ".",
+        report.made_by(found),
         "",
         f"Shapes of Llama-3.2-1B ({found['layers']} layers, random weights), groups of 128, activations and "
         f"unquantized weights in {found['dtype']}; prompts of {PROMPT_TOKENS} tokens, {NEW_TOKENS} new ones "

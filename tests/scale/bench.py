@@ -43,6 +43,8 @@ CLUSTER = ROOT / "tests" / "cluster" / "cluster"
 NAMESPACES = 10
 APPLIES = 50
 QUIET_SECONDS = 60
+# The event in a Job's log, by its stage. Inspecting tells no progress and begins as it starts.
+WORK_BEGINS_WITH = {"inspect": "start", "quantize": "progress", "validate": "progress"}
 
 NAMESPACE = """
 apiVersion: v1
@@ -268,8 +270,7 @@ def cluster_kubectl(*words: str) -> str | None:
 def stage_overhead() -> list[Json]:
     """Seconds from pod created to work begun, of the worker pods on the local cluster; [] where it is down.
 
-    Work has begun with the first progress; inspecting tells none and begins as it starts. A pod that found
-    all of its work done is left out.
+    A pod that found all of its work done is left out.
     """
     listing = cluster_kubectl(
         "get", "pods", "-A", "-l", "app.kubernetes.io/managed-by=halfbyte", "-o", "json"
@@ -278,13 +279,10 @@ def stage_overhead() -> list[Json]:
     for pod in json.loads(listing)["items"] if listing else []:
         about = pod["metadata"]
         stage = about["labels"]["halfbyte.dev/stage"]
-        event = {"inspect": "start", "quantize": "progress", "validate": "progress"}.get(stage)
-        log = (
-            cluster_kubectl("logs", "-n", about["namespace"], about["name"], "--timestamps")
-            if event
-            else None
-        )
-        lines = [line for line in (log or "").splitlines() if f'"event": "{event}"' in line]
+        if stage not in WORK_BEGINS_WITH:
+            continue
+        log = cluster_kubectl("logs", "-n", about["namespace"], about["name"], "--timestamps") or ""
+        lines = [line for line in log.splitlines() if f'"event": "{WORK_BEGINS_WITH[stage]}"' in line]
         if lines:
             began = datetime.fromisoformat(lines[0].split(" ")[0])
             seconds = (began - datetime.fromisoformat(about["creationTimestamp"])).total_seconds()

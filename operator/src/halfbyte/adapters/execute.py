@@ -12,6 +12,9 @@ from halfbyte.planning.snapshot import ModelObject, Snapshot
 
 log = logging.getLogger(__name__)
 
+Child = tuple[str, str]
+"""Kind and name of an object of a model."""
+
 
 class ActionFailed(Exception):
     """The API server refused an action; the later ones were not tried."""
@@ -25,7 +28,7 @@ class ActionFailed(Exception):
 class Executor:
     def __init__(self, gateway: KubeGateway) -> None:
         self._gateway = gateway
-        self._applied: dict[tuple[str, str], dict[str, Hashable]] = {}
+        self._applied: dict[tuple[str, str], dict[Child, Hashable]] = {}
 
     async def run(self, actions: tuple[Action, ...], snapshot: Snapshot, *, repair: bool = False) -> int:
         """Carry the actions out; the number of writes that were sent.
@@ -41,10 +44,12 @@ class Executor:
         untouched = self._untouched(snapshot) if repair else None
         written = 0
         for action in actions:
-            if isinstance(action, Apply) and _is_live(action.manifest, hashes):
-                child = action.manifest["kind"], action.manifest["metadata"]["name"]
-                if untouched is None or child in untouched:
-                    continue
+            if (
+                isinstance(action, Apply)
+                and _is_live(action.manifest, hashes)
+                and (untouched is None or _child(action.manifest) in untouched)
+            ):
+                continue
             try:
                 await self._run(action, snapshot.model)
             except ApiError as error:
@@ -77,18 +82,13 @@ class Executor:
         """Drop what is remembered of a model (namespace, name) that does not exist any more."""
         self._applied.pop(key, None)
 
-    def _untouched(self, snapshot: Snapshot) -> set[tuple[str, str]]:
-        """Kind and name of the children that are as this process applied them last."""
-        live = _live_metadata(snapshot)
-        key = (snapshot.model.namespace, snapshot.model.name)
-        known = self._applied.get(key, {})
-        uids = {metadata.get("uid") for metadata in live.values()}
-        self._applied[key] = {uid: version for uid, version in known.items() if uid in uids}
-        return {
-            child
-            for child, metadata in live.items()
-            if known.get(metadata.get("uid", "")) == _version(metadata)
-        }
+    def _untouched(self, snapshot: Snapshot) -> set[Child]:
+        """The children that are as this process applied them last; the others are forgotten."""
+        live = {child: _version(metadata) for child, metadata in _live_metadata(snapshot).items()}
+        applied = self._applied.get((snapshot.model.namespace, snapshot.model.name), {})
+        for child in [child for child, version in applied.items() if live.get(child) != version]:
+            del applied[child]
+        return set(applied)
 
     async def _run(self, action: Action, model: ModelObject) -> None:
         namespace = model.namespace
@@ -102,7 +102,7 @@ class Executor:
             case Apply(manifest, manager):
                 metadata = (await self._gateway.apply(manifest, manager=manager))["metadata"]
                 applied = self._applied.setdefault((namespace, model.name), {})
-                applied[metadata["uid"]] = _version(metadata)
+                applied[_child(manifest)] = _version(metadata)
             case Delete(api_version, kind, name, uid, propagation):
                 resource = resources.resource_of(api_version, kind)
                 try:
@@ -124,7 +124,7 @@ def describe(action: Action) -> str:
     return f"{verb} {kind} {name}"
 
 
-def live_hashes(snapshot: Snapshot) -> dict[tuple[str, str], str]:
+def live_hashes(snapshot: Snapshot) -> dict[Child, str]:
     """Manifest hash that each live child carries, by kind and name."""
     children = [
         *(("Job", each.name, each.annotations) for each in snapshot.jobs),
@@ -142,9 +142,9 @@ def live_hashes(snapshot: Snapshot) -> dict[tuple[str, str], str]:
     }
 
 
-def _live_metadata(snapshot: Snapshot) -> dict[tuple[str, str], Mapping[str, Any]]:
-    """Metadata of the children that are applied, not created once, by kind and name."""
-    found: dict[tuple[str, str], Mapping[str, Any]] = {
+def _live_metadata(snapshot: Snapshot) -> dict[Child, Mapping[str, Any]]:
+    """Metadata of the children that are applied, not created once."""
+    found: dict[Child, Mapping[str, Any]] = {
         ("Deployment", each.name): {
             "uid": each.uid,
             "generation": each.generation,
@@ -160,15 +160,18 @@ def _live_metadata(snapshot: Snapshot) -> dict[tuple[str, str], Mapping[str, Any
 
 
 def _version(metadata: Mapping[str, Any]) -> Hashable:
-    """Differs when somebody changed spec, labels or annotations; not when a controller wrote the status."""
+    """Differs when somebody changed spec, labels or annotations, or made it anew; not for a status."""
     if not metadata.get("generation"):
-        return metadata.get("resourceVersion")
+        return metadata.get("uid"), metadata.get("resourceVersion")
     annotations = (metadata.get("annotations") or {}).items()
     own = frozenset(each for each in annotations if not each[0].startswith("deployment.kubernetes.io/"))
-    return metadata["generation"], frozenset((metadata.get("labels") or {}).items()), own
+    return metadata["uid"], metadata["generation"], frozenset((metadata.get("labels") or {}).items()), own
 
 
-def _is_live(manifest: Mapping[str, Any], hashes: Mapping[tuple[str, str], str]) -> bool:
-    metadata = manifest["metadata"]
-    wanted = (metadata.get("annotations") or {}).get(labels.MANIFEST_HASH)
-    return wanted is not None and hashes.get((manifest["kind"], metadata["name"])) == wanted
+def _child(manifest: Mapping[str, Any]) -> Child:
+    return manifest["kind"], manifest["metadata"]["name"]
+
+
+def _is_live(manifest: Mapping[str, Any], hashes: Mapping[Child, str]) -> bool:
+    wanted = (manifest["metadata"].get("annotations") or {}).get(labels.MANIFEST_HASH)
+    return wanted is not None and hashes.get(_child(manifest)) == wanted

@@ -69,6 +69,7 @@ def job_fact(raw: Json, pods: Iterable[PodFact]) -> JobFact:
 def pod_fact(raw: Json) -> PodFact:
     metadata, status = raw["metadata"], raw.get("status") or {}
     main: Json = next(iter(status.get("containerStatuses") or []), {})
+    container = _main_container(raw.get("spec") or {})
     ended = _termination(main)
     reason, message = _why_not_running(status)
     conditions = {each["type"] for each in _true_conditions(status)}
@@ -87,19 +88,18 @@ def pod_fact(raw: Json) -> PodFact:
         labels=metadata.get("labels") or {},
         deletion_timestamp=_time(metadata.get("deletionTimestamp")),
         disrupted="DisruptionTarget" in conditions,
-        memory_limit=_memory_limit(raw),
+        memory_limit=((container.get("resources") or {}).get("limits") or {}).get("memory"),
     )
 
 
-def _memory_limit(pod: Json) -> str | None:
-    main: Json = next(iter((pod.get("spec") or {}).get("containers") or []), {})
-    limit: str | None = ((main.get("resources") or {}).get("limits") or {}).get("memory")
-    return limit
+def _main_container(pod_spec: Json) -> Json:
+    found: Json = next(iter(pod_spec.get("containers") or []), {})
+    return found
 
 
 def deployment_fact(raw: Json) -> DeploymentFact:
     metadata, spec, status = raw["metadata"], raw["spec"], raw.get("status") or {}
-    container: Json = next(iter(spec["template"]["spec"].get("containers") or []), {})
+    container = _main_container(spec["template"]["spec"])
     progressing: Json = next(
         (each for each in status.get("conditions") or [] if each["type"] == "Progressing"), {}
     )
