@@ -97,19 +97,18 @@ class Node:
         """The Job's pod runs."""
         pod = await self._pod_of(job, "batch.kubernetes.io/job-name")
         await self._status(pod, {"phase": "Running", "startTime": _now()})
-        await self._status(job, {"active": 1, "startTime": _now()})
+        await self._status(job, {"active": 1, "startTime": _job_started(pod)})
         return pod
 
     async def succeed(self, job: Json, result: Mapping[str, Any]) -> None:
         stage = job["metadata"]["labels"]["halfbyte.dev/stage"]
         words = {"ok": True, "stage": stage, "reason": "Done", "message": "done", "result": dict(result)}
         pod = await self._end(job, 0, words, "Succeeded")
-        start = pod["metadata"]["creationTimestamp"]
         await self._status(
             job,
             {
                 "succeeded": 1,
-                "startTime": start,
+                "startTime": _job_started(pod),
                 "completionTime": _now(),
                 "conditions": [_condition("SuccessCriteriaMet"), _condition("Complete")],
             },
@@ -137,7 +136,7 @@ class Node:
             job,
             {
                 "failed": 1,
-                "startTime": pod["metadata"]["creationTimestamp"],
+                "startTime": _job_started(pod),
                 "conditions": [_condition("FailureTarget", **failure), _condition("Failed", **failure)],
             },
         )
@@ -242,6 +241,12 @@ def _condition(kind: str, reason: str = "Test", message: str = "") -> Json:
         "message": message,
         "lastTransitionTime": now,
     }
+
+
+def _job_started(pod: Json) -> str:
+    """One time for all states of a Job: the API server refuses another."""
+    started: str = pod["metadata"]["creationTimestamp"]
+    return started
 
 
 def _now() -> str:

@@ -79,7 +79,7 @@ class TestTheFlow:
                 if not job.condition_type:
                     cluster.finish(job.labels[labels.STAGE])
             cluster.start_pods()
-        assert seen == ["Inspecting", "Quantizing", "Validating", "RollingOut", "RollingOut", "Serving"]
+        assert seen == ["Inspecting", "Quantizing", "Validating", "RollingOut", "RollingOut", "RollingOut", "Serving"]
         assert len([each for each in cluster.created if each.startswith("Job/")]) == 3
 
     def test_says_what_serves_and_how_good_it_is(self) -> None:
@@ -110,7 +110,7 @@ class TestTheFlow:
         assert cluster.model.status["plan"]["artifact"]["bytes"] == pytest.approx(114_000_000, rel=0.005)
         assert [type(each) for each in cluster.last.actions] == [Create, Create]
 
-    def test_ready_waits_for_the_service_to_point_to_the_revision(self) -> None:
+    def test_ready_waits_for_the_service_and_until_the_nodes_route_to_it(self) -> None:
         cluster = SimulatedCluster()
         for stage in ("inspect", "quantize", "validate"):
             cluster.reconcile()
@@ -121,7 +121,11 @@ class TestTheFlow:
         cluster.reconcile()
         assert reason(cluster) == "RollingOut"
         assert cluster.service is not None
-        cluster.reconcile()
+        cluster.reconcile(seconds=0.5)
+        assert reason(cluster) == "RollingOut"
+        assert "take up its Service" in cluster.condition("Ready")["message"]
+        assert cluster.last.requeue_after == pytest.approx(1.5)
+        cluster.reconcile(seconds=1.5)
         assert reason(cluster) == "Serving"
 
     def test_the_tasks_follow_the_contract_with_the_worker(self) -> None:

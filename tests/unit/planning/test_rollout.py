@@ -169,6 +169,18 @@ class TestTakingOver:
         cluster.until_ready()
         assert cluster.selected() == revision
 
+    @pytest.mark.parametrize("text", ["yesterday", "2026-11-30T16:00:00", "9999-01-01T00:00:00+00:00", ""])
+    def test_a_time_that_somebody_else_wrote_delays_nothing(self, text: str) -> None:
+        cluster = served(serving())
+        assert cluster.service is not None
+        cluster.service["metadata"]["annotations"][labels.ACTIVATED] = text
+        cluster.deployments = {
+            name: replace(each, annotations={**each.annotations, labels.STARTED: text})
+            for name, each in cluster.deployments.items()
+        }
+        cluster.reconcile()
+        assert reason(cluster) == "Serving"
+
     def test_lost_annotations_orphan_nothing(self) -> None:
         cluster = served(serving())
         revision = cluster.selected()

@@ -58,6 +58,10 @@ from halfbyte.planning.stage import WORKING, Context, Stage, done, waiting
 
 Manifest = Mapping[str, Any]
 
+PROXY_SECONDS: Final = 2.0
+"""From pointing the Service until it counts as answering: kube-proxy writes at most once a second, and a client
+that asks a Service without rules waits for an address that nobody has.
+"""
 KEPT: Final = (labels.STARTED, labels.STRATEGY, labels.FAILED)
 
 
@@ -147,7 +151,7 @@ def next_step(context: Context, target: Target | None, intent: str | None, now: 
     if active is not None and active.name == live.name:
         return _serve(context, target, live, now)
     if fully_ready(live, wanted_replicas(context, live)):
-        return _activate(context, target, live, active)
+        return _activate(context, target, live, active, now)
     if (now - _started(live, now)).total_seconds() > target.deadline_seconds:
         return _expire(context, target, live, active)
     return _progress(context, target, live)
@@ -173,11 +177,13 @@ def _progress(context: Context, target: Target, live: DeploymentFact) -> Step:
     return Step(Stage("False", problem[0], f"{message}; {problem[1]}", actions=actions, requeue=WORKING))
 
 
-def _activate(context: Context, target: Target, live: DeploymentFact, active: DeploymentFact | None) -> Step:
+def _activate(
+    context: Context, target: Target, live: DeploymentFact, active: DeploymentFact | None, now: datetime
+) -> Step:
     message = f"revision {target.revision} is ready, the Service is pointed to it"
     actions = (
         Apply(_again(context, target.rendered, live)),
-        Apply(build_service(context.model, target.revision)),
+        Apply(build_service(context.model, target.revision, now.isoformat(timespec="milliseconds"))),
     )
     before = f" in place of {revision_of(active.labels)}" if active is not None else ""
     event = EventDraft(
@@ -191,7 +197,7 @@ def _serve(context: Context, target: Target, live: DeploymentFact, now: datetime
     others = [each for each in living(snapshot) if each.name != live.name]
     actions: list[Action] = [
         Apply(_again(context, target.rendered, live)),
-        Apply(build_service(context.model, target.revision)),
+        Apply(build_service(context.model, target.revision, _activated(snapshot))),
     ]
     actions += [_delete(each) for each in others]
     events = tuple(
@@ -212,6 +218,10 @@ def _serve(context: Context, target: Target, live: DeploymentFact, now: datetime
         return Step(replace(stage, actions=tuple(actions)), events)
     if others or _foreign_pods(snapshot, target.revision):
         return Step(_rolling("the last pods of the older revision end", tuple(actions)), events)
+    settling = _settling(snapshot, now)
+    if settling > 0:
+        stage = _rolling(f"revision {target.revision} is ready, the nodes take up its Service", tuple(actions))
+        return Step(replace(stage, requeue=settling), events)
     message = f"{live.ready_replicas} of {wanted} replicas answer"
     return Step(done(target.revision, Reason.SERVING, message, tuple(actions)), events)
 
@@ -308,10 +318,32 @@ def _failure(context: Context, live: DeploymentFact | None) -> str | None:
 
 
 def _started(live: DeploymentFact, now: datetime) -> datetime:
+    return _moment(live.annotations.get(labels.STARTED, "")) or live.created or now
+
+
+def _activated(snapshot: Snapshot) -> str:
+    if snapshot.service is None:
+        return ""
+    found: Mapping[str, str] = snapshot.service["metadata"].get("annotations") or {}
+    return found.get(labels.ACTIVATED, "")
+
+
+def _settling(snapshot: Snapshot, now: datetime) -> float:
+    """Seconds until the nodes have taken up where the Service points to; a time of a clock that is ahead
+    delays nothing.
+    """
+    activated = _moment(_activated(snapshot))
+    age = (now - activated).total_seconds() if activated else PROXY_SECONDS
+    return PROXY_SECONDS - age if 0 <= age < PROXY_SECONDS else 0.0
+
+
+def _moment(text: str) -> datetime | None:
+    """A point in time out of an annotation, which anybody may have edited: without a zone it is none."""
     try:
-        return datetime.fromisoformat(live.annotations.get(labels.STARTED, ""))
+        found = datetime.fromisoformat(text)
     except ValueError:
-        return live.created or now
+        return None
+    return found if found.tzinfo is not None else None
 
 
 def _kept(live: DeploymentFact) -> dict[str, str]:

@@ -7,12 +7,16 @@ from halfbyte.planning.snapshot import ModelObject
 PORT_NAME = "http"
 
 
-def build_service(model: ModelObject, revision: str) -> Manifest:
+def build_service(model: ModelObject, revision: str, activated: str) -> Manifest:
+    """``activated``: when it was pointed to the revision, in ISO 8601; empty where that is not known."""
+    annotations = {labels.ACTIVATED: activated} if activated else {}
     return with_hash(
         {
             "apiVersion": "v1",
             "kind": "Service",
-            "metadata": build_metadata(model, model.name, child_labels(model, labels.STAGE_SERVE)),
+            "metadata": build_metadata(
+                model, model.name, child_labels(model, labels.STAGE_SERVE), annotations
+            ),
             "spec": {
                 "type": "ClusterIP",
                 "selector": {labels.MODEL: model.name, labels.REVISION: revision},
