@@ -36,6 +36,9 @@ AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
 # Unit roundoff of what a value is rounded to.
 ROUNDOFF = {"float32": 2.0**-24, "bfloat16": 2.0**-9, "float16": 2.0**-11}
+# The largest rounding error of x, relative to the largest |x|: 16 bits with a shared power of two (CPU; a GPU
+# has none), int8.
+STEPS = {"W4A16": 2.0**-15, "W4A8": 1 / 254}
 
 
 @dataclass(frozen=True)
@@ -122,18 +125,17 @@ def activate(total: NDArray[np.float64], act: str) -> NDArray[np.float64]:
 def tolerance(tensors: dict[str, NDArray], path: str, dtype: str, act: str) -> NDArray[np.float64]:
     """The largest |out - expected_<act>| that rounding explains, per output element.
 
-    W4A16: weights rounded once to ``dtype`` (u), fp32 accumulation over K terms, output rounded (u):
-    (u + K * 2^-24) * magnitude + u * |expected|. W4A8 adds the rounding of x to int8 per row:
-    max|x| / 254 * sum_k |w|. The activations are 1.13-Lipschitz; silu_mul is bounded by its two factors.
+    Weights rounded once to ``dtype`` (u), fp32 accumulation over K terms, output rounded (u):
+    (u + K * 2^-24) * magnitude + u * |expected|, and the rounding of x per row: max|x| * step * sum_k |w|.
+    The activations are 1.13-Lipschitz; silu_mul is bounded by its two factors.
     """
+    if path not in STEPS:
+        raise ValueError(f"unknown path {path!r}; known: {', '.join(STEPS)}")
     roundoff = ROUNDOFF[dtype]
     weights = np.abs(dequantize(tensors["codes"], tensors["zeros"], tensors["scales"]))
     x = np.abs(tensors["x"].astype(np.float64))
     error = (roundoff + x.shape[1] * 2.0**-24) * tensors["magnitude"]
-    if path == "W4A8":
-        error = error + x.max(axis=1, keepdims=True) / 254.0 * weights.sum(axis=1)
-    elif path != "W4A16":
-        raise ValueError(f"unknown path {path!r}; known: W4A16, W4A8")
+    error = error + x.max(axis=1, keepdims=True) * STEPS[path] * weights.sum(axis=1)
     if act == "silu_mul":
         gate, value = np.split(tensors["expected_none"], 2, axis=1)
         gate_error, value_error = np.split(error, 2, axis=1)

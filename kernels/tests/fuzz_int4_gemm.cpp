@@ -177,9 +177,9 @@ bool check_product(const Problem& p, const char* variant) {
             largest = std::max(largest, std::fabs(value));
             weight_sum += std::fabs(weight);
           }
-          integer_error += largest / 254.0 * weight_sum;
+          integer_error += largest * (path == HB_W4A8 ? 1.0 / 254.0 : 0x1p-15) * weight_sum;
         }
-        *bound = static_cast<double>(p.k + 8) * 0x1p-23 * float_error + (path == HB_W4A8 ? integer_error * 1.0001 : 0.0);
+        *bound = static_cast<double>(p.k + 8) * 0x1p-23 * float_error + integer_error * 1.0001;
         return total;
       };
       for (int64_t column = 0; column < columns; ++column) {

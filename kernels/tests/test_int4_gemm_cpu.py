@@ -30,8 +30,8 @@ def bound(x: torch.Tensor, weight: torch.Tensor, path: str, out: torch.Tensor) -
     x = x.double()
     magnitude = x.abs() @ weight.abs().T + x.abs().sum(-1, keepdim=True) * weight.abs().amax()
     error = (x.shape[-1] + 8) * 2.0**-22 * magnitude
-    if path == "w4a8":
-        error = error + x.abs().amax(-1, keepdim=True) / 254 * weight.abs().sum(-1)
+    step = {"w4a16": 2.0**-15, "w4a8": 1 / 254}[path]
+    error = error + x.abs().amax(-1, keepdim=True) * step * weight.abs().sum(-1)
     eps = torch.finfo(out.dtype).eps
     return error + eps * out.double().abs() + 1e-9
 
@@ -77,24 +77,43 @@ def test_every_count_of_rows_and_features(group: int, zeros: bool, path: str, va
             assert ((out.double() - x.double() @ exact.T).abs() <= bound(x, exact, path, out)).all(), (m, n)
 
 
+@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_w4a8_of_a_variant_is_its_scalar_twin_bit_for_bit(variant: str) -> None:
+def test_a_variant_is_its_scalar_twin_bit_for_bit(variant: str, path: str) -> None:
     require(variant)
-    for group, zeros in ((32, True), (64, False), (128, True)):
-        weight, _ = random_weight(48, 512, group, zeros)
-        x = torch.randn(13, 512, generator=torch.Generator().manual_seed(1))
+    for group, zeros in ((32, True), (64, False), (128, True), (-1, False)):
+        weight, _ = random_weight(48, 576, group if 576 % group == 0 else 192, zeros)
+        x = torch.randn(13, 576, generator=torch.Generator().manual_seed(1))
+        x[3] *= 1e-3
+        x[4, ::97] *= 1e4
+        x[5] = 0.0
+        # Just below a power of two: the largest integer that 16 bits do not hold.
+        x[6, 5] = torch.tensor(8.0).nextafter(torch.tensor(0.0))
         mine, twin = (
-            torch.ops.halfbyte.int4_gemm(x, weight, None, 48, "none", "w4a8", v) for v in (variant, "scalar")
+            torch.ops.halfbyte.int4_gemm(x, weight, None, 48, "none", path, v) for v in (variant, "scalar")
         )
         assert torch.equal(mine, twin)
 
 
-def test_w4a8_is_never_worse_than_its_bound_with_outliers() -> None:
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("outlier", [300.0, 1e30])
+def test_outliers_stay_within_the_bound(path: str, outlier: float) -> None:
     weight, exact = random_weight(64, 1024, 128, True)
     x = torch.randn(16, 1024, generator=torch.Generator().manual_seed(2))
-    x[:, ::97] *= 300
-    out = hb.int4_gemm(x, weight, None, 64, path="w4a8")
-    assert ((out.double() - x.double() @ exact.T).abs() <= bound(x, exact, "w4a8", out)).all()
+    x[:, ::97] *= outlier
+    out = hb.int4_gemm(x, weight, None, 64, path=path)
+    assert ((out.double() - x.double() @ exact.T).abs() <= bound(x, exact, path, out)).all()
+
+
+def test_w4a16_changes_no_bf16_activation_that_matters() -> None:
+    """Values down to 1/128 of the group's largest are exact, so the sum is that of the bf16 values."""
+    weight, exact = random_weight(64, 512, 128, True)
+    generator = torch.Generator().manual_seed(7)
+    sign = torch.randint(0, 2, (16, 512), generator=generator) * 2 - 1
+    x = ((1.0 / 128 + torch.rand(16, 512, generator=generator) * 0.9) * sign).bfloat16()
+    out = hb.int4_gemm(x.float(), weight, None, 64)
+    magnitude = x.double().abs() @ exact.abs().T
+    assert ((out.double() - x.double() @ exact.T).abs() <= 2.0**-22 * magnitude).all()
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -31,4 +31,4 @@ def test_against_a_loop_over_tokens(tokens: int, path: str, weight_on_input: boo
             result = down_exact[expert] @ (torch.nn.functional.silu(gate) * lifted)
             expected[token] += result * (1.0 if weight_on_input else weight)
     error = (out.double() - expected).norm() / expected.norm()
-    assert error < (1e-5 if path == "w4a16" else 0.03)
+    assert error < (1e-4 if path == "w4a16" else 0.03)

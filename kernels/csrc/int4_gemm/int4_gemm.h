@@ -26,9 +26,11 @@ extern "C" {
 typedef HB_ENUM(hb_dtype) { HB_FLOAT32 = 0, HB_BFLOAT16 = 1, HB_FLOAT16 = 2 } hb_dtype;
 typedef HB_ENUM(hb_activation) { HB_ACT_NONE = 0, HB_ACT_SILU = 1, HB_ACT_GELU = 2, HB_ACT_SILU_MUL = 3 } hb_activation;
 
-// W4A16: x and codes are multiplied and summed in fp32.
-//   |error| <= (k + 8) * 2^-23 * sum_k |x| * 15 * scale, then the rounding of out.
-// W4A8: x is rounded to int8 per row and group (amax / 127); products are exact, sums over groups in fp32.
+// Both paths round x per row and group of columns (at most 128) to integers; their products with the codes are exact, sums
+// over groups in fp32.
+// W4A16: 16 bits with a shared power of two. What is at least 1/128 of the group's largest is exact in bf16, 1/16 in fp16.
+//   |error| <= sum over groups of amax_group * 2^-15 * sum_k |w|, plus the fp32 sum over groups, then the rounding of out.
+// W4A8: int8, amax / 127.
 //   |error| <= sum over groups of amax_group / 254 * sum_k |w|, plus the fp32 sum over groups, then the rounding of out.
 typedef HB_ENUM(hb_path) { HB_W4A16 = 0, HB_W4A8 = 1 } hb_path;
 

@@ -57,10 +57,11 @@ def int4_gemm(
     """act(x @ dequant(weight)^T + bias). x: [..., K] float32, bfloat16 or float16; returns [..., N]
     (silu_mul: N/2) of the same dtype.
 
-    ``w4a16`` sums x * code in fp32: |error| <= (K + 8) * 2^-23 * sum |x| * 15 * scale, then the rounding of
-    the output. ``w4a8`` first rounds x to int8 per token and group: |error| <= sum over groups of max|x| /
-    254 * sum |w|. ``silu_mul`` takes the first N/2 features as the gate. Raises RuntimeError that names the
-    wrong argument.
+    x is rounded to integers per token and group of at most 128 columns, their products with the codes are
+    exact: |error| <= sum over groups of max|x| * step * sum |w|, then the rounding of the output. ``w4a16``:
+    16 bits with a shared power of two, step 2^-15; a bf16 value of at least 1/128 of its group's largest is
+    exact (fp16: 1/16). ``w4a8``: int8, step 1 / 254. On a GPU ``w4a16`` multiplies x as it is.
+    ``silu_mul`` takes the first N/2 features as the gate. Raises RuntimeError that names the wrong argument.
     """
     return torch.ops.halfbyte.int4_gemm(x, weight, bias, out_features, activation, path)
 

@@ -43,6 +43,26 @@ inline int32_t dot4(int32_t sum, int32_t a, int32_t b) {
   return sum;
 }
 
+// vpdpwssd: two signed words of a times two signed words of b, added to a dword without saturation.
+inline int32_t dot2(int32_t sum, int32_t a, int32_t b) {
+  for (int word = 0; word < 2; ++word) {
+    sum += static_cast<int16_t>(bits(a) >> (16 * word)) * static_cast<int16_t>(bits(b) >> (16 * word));
+  }
+  return sum;
+}
+
+// Eight lanes of `dot`.
+template <class Dot>
+__m256i dots8(__m256i sum, __m256i a, __m256i b, const Dot& dot) {
+  int32_t lane[3][8];
+  std::memcpy(lane[0], &sum, 32);
+  std::memcpy(lane[1], &a, 32);
+  std::memcpy(lane[2], &b, 32);
+  for (int i = 0; i < 8; ++i) lane[0][i] = dot(lane[0][i], lane[1][i], lane[2][i]);
+  std::memcpy(&sum, lane[0], 32);
+  return sum;
+}
+
 inline Ints set1_epi32(int32_t value) { return ints([&](int) { return value; }); }
 inline Ints set1_epi8(char value) { return set1_epi32(static_cast<int32_t>(static_cast<uint8_t>(value) * 0x01010101u)); }
 inline Ints setzero_si512() { return set1_epi32(0); }
@@ -68,6 +88,12 @@ inline Ints srli_epi16(Ints a, unsigned count) {
 inline Ints dpbusd_epi32(Ints sum, Ints a, Ints b) {
   return ints([&](int i) { return dot4(sum.lane[i], a.lane[i], b.lane[i]); });
 }
+inline Ints dpwssd_epi32(Ints sum, Ints a, Ints b) {
+  return ints([&](int i) { return dot2(sum.lane[i], a.lane[i], b.lane[i]); });
+}
+inline Ints mullo_epi32(Ints a, Ints b) {
+  return ints([&](int i) { return static_cast<int32_t>(bits(a.lane[i]) * bits(b.lane[i])); });
+}
 inline Ints cvtepu8_epi32(__m128i from) {
   uint8_t byte[16];
   std::memcpy(byte, &from, 16);
@@ -80,7 +106,6 @@ inline Ints cvtepu16_epi32(__m256i from) {
 }
 
 inline Floats set1_ps(float value) { return floats([&](int) { return value; }); }
-inline Floats setzero_ps() { return set1_ps(0.0f); }
 inline Floats loadu_ps(const void* from) {
   Floats out;
   std::memcpy(out.lane, from, 64);
@@ -98,24 +123,13 @@ inline Floats cvtph_ps(__m256i from) {
   std::memcpy(half, &from, 32);
   return floats([&](int i) { return float_of_fp16(half[i]); });
 }
-inline Floats add_ps(Floats a, Floats b) { return floats([&](int i) { return a.lane[i] + b.lane[i]; }); }
 inline Floats mul_ps(Floats a, Floats b) { return floats([&](int i) { return a.lane[i] * b.lane[i]; }); }
 inline Floats fmadd_ps(Floats a, Floats b, Floats c) {
   return floats([&](int i) { return __builtin_fmaf(a.lane[i], b.lane[i], c.lane[i]); });
 }
-inline Floats fnmadd_ps(Floats a, Floats b, Floats c) {
-  return floats([&](int i) { return __builtin_fmaf(-a.lane[i], b.lane[i], c.lane[i]); });
-}
 
-inline __m256i dpbusd_avx_epi32(__m256i sum, __m256i a, __m256i b) {
-  int32_t lane[3][8];
-  std::memcpy(lane[0], &sum, 32);
-  std::memcpy(lane[1], &a, 32);
-  std::memcpy(lane[2], &b, 32);
-  for (int i = 0; i < 8; ++i) lane[0][i] = dot4(lane[0][i], lane[1][i], lane[2][i]);
-  std::memcpy(&sum, lane[0], 32);
-  return sum;
-}
+inline __m256i dpbusd_avx_epi32(__m256i sum, __m256i a, __m256i b) { return dots8(sum, a, b, dot4); }
+inline __m256i dpwssd_avx_epi32(__m256i sum, __m256i a, __m256i b) { return dots8(sum, a, b, dot2); }
 
 }  // namespace halfbyte::emulation
 
@@ -131,17 +145,17 @@ inline __m256i dpbusd_avx_epi32(__m256i sum, __m256i a, __m256i b) {
 #define _mm512_slli_epi32 halfbyte::emulation::slli_epi32
 #define _mm512_srli_epi16 halfbyte::emulation::srli_epi16
 #define _mm512_dpbusd_epi32 halfbyte::emulation::dpbusd_epi32
+#define _mm512_dpwssd_epi32 halfbyte::emulation::dpwssd_epi32
+#define _mm512_mullo_epi32 halfbyte::emulation::mullo_epi32
 #define _mm512_cvtepu8_epi32 halfbyte::emulation::cvtepu8_epi32
 #define _mm512_cvtepu16_epi32 halfbyte::emulation::cvtepu16_epi32
 #define _mm512_set1_ps halfbyte::emulation::set1_ps
-#define _mm512_setzero_ps halfbyte::emulation::setzero_ps
 #define _mm512_loadu_ps halfbyte::emulation::loadu_ps
 #define _mm512_storeu_ps halfbyte::emulation::storeu_ps
 #define _mm512_castsi512_ps halfbyte::emulation::castsi512_ps
 #define _mm512_cvtepi32_ps halfbyte::emulation::cvtepi32_ps
 #define _mm512_cvtph_ps halfbyte::emulation::cvtph_ps
-#define _mm512_add_ps halfbyte::emulation::add_ps
 #define _mm512_mul_ps halfbyte::emulation::mul_ps
 #define _mm512_fmadd_ps halfbyte::emulation::fmadd_ps
-#define _mm512_fnmadd_ps halfbyte::emulation::fnmadd_ps
 #define _mm256_dpbusd_avx_epi32 halfbyte::emulation::dpbusd_avx_epi32
+#define _mm256_dpwssd_avx_epi32 halfbyte::emulation::dpwssd_avx_epi32

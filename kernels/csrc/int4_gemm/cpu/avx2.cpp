@@ -9,6 +9,7 @@ namespace {
 
 constexpr bool kHasDot = false;
 inline __m256i dot_bytes(__m256i sums, __m256i, __m256i) { return sums; }
+inline __m256i dot_words(__m256i sums, __m256i, __m256i) { return sums; }
 
 #include "int4_gemm/cpu/product_256.inc"
 
@@ -16,6 +17,6 @@ bool usable() { return cpu_features().avx2; }
 
 }  // namespace
 
-extern const Variant kAvx2{"avx2", usable, tile_rows, avx2::quantize, avx2::widen, product_w4a8, product_w4a16, avx2::finish};
+extern const Variant kAvx2{"avx2", usable, tile_rows, avx2::quantize, product, avx2::finish};
 
 }  // namespace halfbyte::int4

@@ -12,6 +12,7 @@ namespace {
 
 constexpr bool kHasDot = true;
 inline __m256i dot_bytes(__m256i sums, __m256i codes, __m256i q) { return _mm256_dpbusd_avx_epi32(sums, codes, q); }
+inline __m256i dot_words(__m256i sums, __m256i codes, __m256i q) { return _mm256_dpwssd_avx_epi32(sums, codes, q); }
 
 #include "int4_gemm/cpu/product_256.inc"
 
@@ -25,6 +26,6 @@ bool usable() {
 
 }  // namespace
 
-extern const Variant kAvxVnni{"avx_vnni", usable, tile_rows, avx2::quantize, avx2::widen, product_w4a8, product_w4a16, avx2::finish};
+extern const Variant kAvxVnni{"avx_vnni", usable, tile_rows, avx2::quantize, product, avx2::finish};
 
 }  // namespace halfbyte::int4

@@ -11,7 +11,7 @@
 namespace halfbyte::int4 {
 namespace {
 
-constexpr int64_t kRowsAtOnce = 72;             // tokens whose sums stay in the first-level cache; whole tiles of 4, 6 and 12
+constexpr int64_t kRowsAtOnce = 72;             // tokens whose sums stay in the first-level cache; whole tiles of 4 and of 12
 constexpr int64_t kWorkPerThread = 48 * 1024;   // dwords of codes x rows below which a thread is not worth waking
 constexpr int64_t kRowsAPass = 16 * kRowsAtOnce;  // bounds the room for prepared tokens, whatever the prompt
 constexpr int64_t kStreamedRows = 4;            // up to here every code is used once or by one tile: no slices
@@ -61,10 +61,9 @@ class Room {
 
 // Prepared tokens of one call.
 struct Tokens {
-  int8_t* q = nullptr;
-  float* wide = nullptr;
+  int32_t* q = nullptr;
   float* scale = nullptr;
-  float* sum = nullptr;
+  int32_t* minus_sum = nullptr;
 };
 
 struct Job {
@@ -84,6 +83,8 @@ Matrix expert_matrix(const Job& job, int64_t expert) {
   return m;
 }
 
+int64_t row_dwords(const Job& job) { return job.matrix.padded_k / kStep * dwords_of_step(job.args->path); }
+
 void add_product(const Job& job, const Matrix& m, int64_t block, int64_t row, int64_t rows, float* sums) {
   const Tokens& t = job.tokens;
   const bool streamed = rows <= kStreamedRows;
@@ -91,12 +92,8 @@ void add_product(const Job& job, const Matrix& m, int64_t block, int64_t row, in
   const int64_t ahead = streamed ? kStreamAhead : kSliceColumns * kLanes / 2;
   for (int64_t first = 0; first < m.groups; first += slice) {
     const int64_t last = std::min(first + slice, m.groups);
-    if (job.args->path == HB_W4A8) {
-      job.variant->product_w4a8(m, ahead, block, first, last, t.q + row * m.padded_k, t.scale + row * m.groups,
-                                t.sum + row * m.groups, rows, sums);
-    } else {
-      job.variant->product_w4a16(m, ahead, block, first, last, t.wide + row * m.padded_k, t.sum + row * m.groups, rows, sums);
-    }
+    job.variant->product(job.args->path, m, ahead, block, first, last, t.q + row * row_dwords(job), t.scale + row * m.groups,
+                         t.minus_sum + row * m.groups, rows, sums);
   }
 }
 
@@ -136,13 +133,9 @@ void prepare_run(const Job& job, const hb_runner* runner, int64_t begin, int64_t
   const Tokens& t = job.tokens;
   const auto one_tile = [&](int64_t first, int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
-      const int64_t row = begin + first + i, cell = row * m.groups, values = (begin + first) * m.padded_k;
-      const void* x = advance(a.x, row * a.x_stride, a.dtype);
-      if (a.path == HB_W4A8) {
-        job.variant->quantize(x, a.dtype, m, t.q + values + 4 * i, count, t.scale + cell, t.sum + cell);
-      } else {
-        job.variant->widen(x, a.dtype, m, t.wide + values + i, count, t.sum + cell);
-      }
+      const int64_t tile = begin + first, cell = tile * m.groups + i;
+      job.variant->quantize(a.path, advance(a.x, (tile + i) * a.x_stride, a.dtype), a.dtype, m, t.q + tile * row_dwords(job) + i,
+                            count, t.scale + cell, t.minus_sum + cell);
     }
   };
   const int64_t pieces = rows * m.padded_k < kWorkPerThread ? 1 : std::min<int64_t>(threads_of(runner), rows);
@@ -150,7 +143,7 @@ void prepare_run(const Job& job, const hb_runner* runner, int64_t begin, int64_t
     const int64_t from = rows * piece / pieces, to = rows * (piece + 1) / pieces;
     for (int64_t first = 0; first < to;) {
       // As run_block cuts them: no tile reaches over the rows that it takes at once.
-      const int64_t count = job.variant->tile_rows(a.path, std::min(rows - first, kRowsAtOnce - first % kRowsAtOnce));
+      const int64_t count = job.variant->tile_rows(std::min(rows - first, kRowsAtOnce - first % kRowsAtOnce));
       // A tile belongs to the piece in which it starts.
       if (first >= from) one_tile(first, count);
       first += count;
@@ -162,16 +155,13 @@ bool prepare_tokens(Job& job, const hb_runner* runner) {
   static thread_local Room room;
   const hb_int4_gemm_args& a = *job.args;
   const Matrix& m = job.matrix;
-  const bool integers = a.path == HB_W4A8;
-  const auto values = static_cast<size_t>(a.rows * m.padded_k), cells = static_cast<size_t>(a.rows * m.groups);
-  const size_t value_bytes = (values * (integers ? 1 : 4) + kAlignment - 1) / kAlignment * kAlignment;
-  uint8_t* memory = room.get(value_bytes + cells * sizeof(float) * 2);
+  const auto dwords = static_cast<size_t>(a.rows * row_dwords(job)), cells = static_cast<size_t>(a.rows * m.groups);
+  auto* memory = reinterpret_cast<int32_t*>(room.get((dwords + 2 * cells) * sizeof(int32_t)));
   if (memory == nullptr) return false;
   Tokens& t = job.tokens;
-  t.q = integers ? reinterpret_cast<int8_t*>(memory) : nullptr;
-  t.wide = integers ? nullptr : reinterpret_cast<float*>(memory);
-  t.scale = reinterpret_cast<float*>(memory + value_bytes);
-  t.sum = t.scale + cells;
+  t.q = memory;
+  t.scale = reinterpret_cast<float*>(memory + dwords);
+  t.minus_sum = memory + dwords + cells;
   int64_t row = 0;
   for (int64_t expert = 0; expert < a.experts; ++expert) {
     const int64_t rows = a.expert_rows == nullptr ? a.rows : a.expert_rows[expert];

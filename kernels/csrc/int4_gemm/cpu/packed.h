@@ -6,8 +6,9 @@
 //   scales   [blocks][groups][16]                        in the checkpoint's dtype
 //   zeros    [blocks][groups][16] u8                     only when the weight has zeros
 //
-// So 32 loaded bytes are 8 lanes x 4 columns for byte-wise integer dot products (mask, or shift and mask), and at the
-// same time 8 lanes x 8 columns as dwords for fp32. n is padded to 16 lanes with scale 0; k (per channel only) to 32.
+// So 32 loaded bytes, shifted and masked, are 8 lanes x 4 columns of bytes (twice), and at the same time 8 lanes x 2
+// columns of words (four times): one layout for both paths. n is padded to 16 lanes with scale 0; k (per channel only) to
+// 32.
 #pragma once
 
 #include <cstddef>

@@ -21,7 +21,17 @@ void store(void* values, hb_dtype dtype, int64_t index, float value) {
   }
 }
 
-void quantize(const void* x, hb_dtype dtype, const Matrix& m, int8_t* q, int64_t, float* scale, float* sum) {
+// Column within a step of integer `i` (W4A8: 0..3, W4A16: 0..1) of its dword `dword`.
+int column_of(hb_path path, int dword, int i) { return path == HB_W4A8 ? 4 * dword + i : column_at(dword + 4 * i); }
+
+float scale_of(hb_path path, float largest) {
+  if (largest < 1e-30f) return 0.0f;
+  if (path == HB_W4A8) return largest / 127.0f;
+  return std::ldexp(1.0f, std::isfinite(largest) ? std::ilogb(largest) - 14 : 0);
+}
+
+void quantize(hb_path path, const void* x, hb_dtype dtype, const Matrix& m, int32_t* q, int64_t, float* scale, int32_t* minus_sum) {
+  const int bits = path == HB_W4A8 ? 8 : 16, most = path == HB_W4A8 ? 127 : 32767;
   for (int64_t g = 0; g < m.groups; ++g) {
     const int64_t begin = g * m.group, end = begin + m.group, valid = end < m.k ? end : m.k;
     float largest = 0.0f, taint = 0.0f;
@@ -30,32 +40,23 @@ void quantize(const void* x, hb_dtype dtype, const Matrix& m, int8_t* q, int64_t
       largest = std::fabs(value) > largest ? std::fabs(value) : largest;
       taint += value * 0.0f;
     }
-    const bool tiny = largest < 1e-30f;
-    const float inverse = tiny ? 0.0f : 127.0f / largest;
-    int32_t total = 0;
-    for (int64_t c = begin; c < end; ++c) {
-      const float value = c < valid ? load(x, dtype, c) * inverse : 0.0f;
-      const auto code = std::isfinite(value) ? static_cast<int8_t>(std::nearbyint(value)) : int8_t{0};
-      q[c] = code;
-      total += code;
-    }
-    scale[g] = (tiny ? 0.0f : largest / 127.0f) + taint;
-    sum[g] = static_cast<float>(total);
-  }
-}
-
-void widen(const void* x, hb_dtype dtype, const Matrix& m, float* wide, int64_t, float* sum) {
-  for (int64_t g = 0; g < m.groups; ++g) {
-    float total = 0.0f;
-    for (int64_t step = g * m.group / kStep; step < (g + 1) * m.group / kStep; ++step) {
-      for (int position = 0; position < kStep; ++position) {
-        const int64_t column = step * kStep + column_at(position);
-        const float value = column < m.k ? load(x, dtype, column) : 0.0f;
-        wide[step * kStep + position] = value * power_at(position);
-        total += value;
+    scale[g] = scale_of(path, largest);
+    const float inverse = scale[g] == 0.0f ? 0.0f : path == HB_W4A8 ? 127.0f / largest : 1.0f / scale[g];
+    minus_sum[g] = 0;
+    for (int64_t c = begin; c < end; c += kStep) {
+      for (int dword = 0; dword < dwords_of_step(path); ++dword) {
+        uint32_t integers = 0;
+        for (int i = 0; i < 32 / bits; ++i) {
+          const int64_t column = c + column_of(path, dword, i);
+          const float value = column < valid ? std::nearbyint(load(x, dtype, column) * inverse) : 0.0f;
+          const int code = !std::isfinite(value) ? 0 : value > static_cast<float>(most) ? most : static_cast<int>(value);
+          integers |= (static_cast<uint32_t>(code) & ((1u << bits) - 1)) << (bits * i);
+          minus_sum[g] -= code;
+        }
+        *q++ = static_cast<int32_t>(integers);
       }
     }
-    sum[g] = total;
+    scale[g] += taint;
   }
 }
 
@@ -65,48 +66,37 @@ uint32_t dword_at(const uint8_t* codes, int64_t step, int lane) {
   return dword;
 }
 
-void product_w4a8(const Matrix& m, int64_t, int64_t block, int64_t first, int64_t last, const int8_t* q, const float* scale,
-                  const float* sum, int64_t rows, float* sums) {
-  const uint8_t* codes = m.block_codes(block);
-  for (int64_t row = 0; row < rows; ++row) {
-    for (int64_t g = first; g < last; ++g) {
-      const uint8_t* zeros = m.group_zeros(block, g);
-      for (int lane = 0; lane < kLanes; ++lane) {
-        int32_t dot = 0;
-        for (int64_t step = g * m.group / kStep; step < (g + 1) * m.group / kStep; ++step) {
-          const uint32_t dword = dword_at(codes, step, lane);
-          for (int position = 0; position < kStep; ++position) {
-            dot += static_cast<int32_t>((dword >> (4 * position)) & 15u) * q[row * m.padded_k + step * kStep + column_at(position)];
-          }
-        }
-        const float zero = zeros == nullptr ? 8.0f : static_cast<float>(zeros[lane]);
-        const float factor = load(m.group_scales(block, g), m.scale_dtype, lane) * scale[row * m.groups + g];
-        const float centred = std::fma(-zero, sum[row * m.groups + g], static_cast<float>(dot));
-        sums[row * kLanes + lane] = std::fma(factor, centred, sums[row * kLanes + lane]);
-      }
-    }
-  }
+int integer_at(hb_path path, int32_t dword, int i) {
+  const auto bits = static_cast<uint32_t>(dword);
+  return path == HB_W4A8 ? static_cast<int8_t>(bits >> (8 * i)) : static_cast<int16_t>(bits >> (16 * i));
 }
 
-void product_w4a16(const Matrix& m, int64_t, int64_t block, int64_t first, int64_t last, const float* wide, const float* sum,
-                   int64_t rows, float* sums) {
+// Sum of q * code over one step of a lane.
+int32_t dot_step(hb_path path, uint32_t codes, const int32_t* q) {
+  int32_t dot = 0;
+  for (int dword = 0; dword < dwords_of_step(path); ++dword) {
+    for (int i = 0; i < (path == HB_W4A8 ? 4 : 2); ++i) {
+      const int column = column_of(path, dword, i), position = column < 4 ? 2 * column : 2 * column - 7;
+      dot += static_cast<int32_t>((codes >> (4 * position)) & 15u) * integer_at(path, q[dword], i);
+    }
+  }
+  return dot;
+}
+
+void product(hb_path path, const Matrix& m, int64_t, int64_t block, int64_t first, int64_t last, const int32_t* q,
+             const float* scale, const int32_t* minus_sum, int64_t rows, float* sums) {
   const uint8_t* codes = m.block_codes(block);
+  const int64_t steps = m.padded_k / kStep;
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t g = first; g < last; ++g) {
       const uint8_t* zeros = m.group_zeros(block, g);
       for (int lane = 0; lane < kLanes; ++lane) {
-        float dot = 0.0f;
+        int32_t dot = (zeros == nullptr ? 8 : zeros[lane]) * minus_sum[row * m.groups + g];
         for (int64_t step = g * m.group / kStep; step < (g + 1) * m.group / kStep; ++step) {
-          const uint32_t dword = dword_at(codes, step, lane);
-          for (int position = 0; position < kStep; ++position) {
-            const uint32_t masked = position < 7 ? dword & (15u << (4 * position)) : dword >> 28;
-            dot = std::fma(static_cast<float>(masked), wide[row * m.padded_k + step * kStep + position], dot);
-          }
+          dot += dot_step(path, dword_at(codes, step, lane), q + (row * steps + step) * dwords_of_step(path));
         }
-        const float zero = zeros == nullptr ? 8.0f : static_cast<float>(zeros[lane]);
-        const float factor = load(m.group_scales(block, g), m.scale_dtype, lane);
-        const float centred = std::fma(-zero, sum[row * m.groups + g], dot);
-        sums[row * kLanes + lane] = std::fma(factor, centred, sums[row * kLanes + lane]);
+        const float factor = load(m.group_scales(block, g), m.scale_dtype, lane) * scale[row * m.groups + g];
+        sums[row * kLanes + lane] = std::fma(factor, static_cast<float>(dot), sums[row * kLanes + lane]);
       }
     }
   }
@@ -129,12 +119,12 @@ void finish(const float* sums, const float* up, const Epilogue& e, void* out) {
   }
 }
 
-int64_t tile_rows(hb_path, int64_t) { return 1; }
+int64_t tile_rows(int64_t) { return 1; }
 
 bool usable() { return true; }
 
 }  // namespace
 
-extern const Variant kScalar{"scalar", usable, tile_rows, quantize, widen, product_w4a8, product_w4a16, finish};
+extern const Variant kScalar{"scalar", usable, tile_rows, quantize, product, finish};
 
 }  // namespace halfbyte::int4

@@ -89,7 +89,35 @@ void copy(void* to, const void* from, int64_t elements, hb_dtype dtype) {
   __builtin_memcpy(to, from, static_cast<size_t>(elements) * (dtype == HB_FLOAT32 ? 4 : 2));
 }
 
-void quantize_group(const void* x, hb_dtype dtype, int64_t begin, int64_t count, int8_t* q, int64_t rows, float* scale, float* sum) {
+int32_t add_lanes(__m256i v) {
+  __m128i half = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+  half = _mm_add_epi32(half, _mm_shuffle_epi32(half, _MM_SHUFFLE(1, 0, 3, 2)));
+  return _mm_cvtsi128_si32(_mm_add_epi32(half, _mm_shuffle_epi32(half, _MM_SHUFFLE(2, 3, 0, 1))));
+}
+
+float power_of_two(uint32_t exponent_bits) {
+  const uint32_t bits = exponent_bits << 23;
+  float value;
+  __builtin_memcpy(&value, &bits, 4);
+  return value;
+}
+
+// What a group with this largest |x| is divided by, and the inverse of that; see variant.h.
+struct Scale {
+  float scale, inverse;
+};
+
+Scale scale_of(hb_path path, float top) {
+  if (top < 1e-30f) return {0.0f, 0.0f};
+  if (path == HB_W4A8) return {top / 127.0f, 127.0f / top};
+  uint32_t bits;
+  __builtin_memcpy(&bits, &top, 4);
+  const uint32_t exponent = bits >> 23;
+  return {power_of_two(exponent - 14), power_of_two(2 * 127 + 14 - exponent)};
+}
+
+template <hb_path P>
+void quantize_group(const void* x, hb_dtype dtype, int64_t begin, int64_t count, int32_t* q, int64_t rows, float* scale, int32_t* minus_sum) {
   const __m256 sign = _mm256_set1_ps(-0.0f), none = _mm256_setzero_ps();
   __m256 largest = none, taint = none;
   for (int64_t c = 0; c < count; c += 8) {
@@ -97,52 +125,31 @@ void quantize_group(const void* x, hb_dtype dtype, int64_t begin, int64_t count,
     largest = _mm256_max_ps(_mm256_andnot_ps(sign, value), largest);
     taint = _mm256_fmadd_ps(value, none, taint);
   }
-  const float top = max_lanes(largest);
-  const bool tiny = top < 1e-30f;
-  const __m256 inverse = _mm256_set1_ps(tiny ? 0.0f : 127.0f / top);
+  const Scale found = scale_of(P, max_lanes(largest));
+  const __m256 inverse = _mm256_set1_ps(found.inverse);
   __m256i total = _mm256_setzero_si256();
-  for (int64_t c = 0; c < count; c += 8) {
-    const __m256 value = _mm256_mul_ps(load8(x, dtype, begin + c), inverse);
-    const __m256i code = _mm256_cvtps_epi32(value);
-    total = _mm256_add_epi32(total, code);
-    const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(code), _mm256_extracti128_si256(code, 1));
-    const int64_t bytes = _mm_cvtsi128_si64(_mm_packs_epi16(words, words));
-    const int32_t four[2] = {static_cast<int32_t>(bytes), static_cast<int32_t>(bytes >> 32)};
-    __builtin_memcpy(q + c * rows, &four[0], 4);
-    __builtin_memcpy(q + (c + 4) * rows, &four[1], 4);
-  }
-  *scale = (tiny ? 0.0f : top / 127.0f) + add_lanes(taint);
-  alignas(32) int32_t lanes[8];
-  _mm256_store_si256(reinterpret_cast<__m256i*>(lanes), total);
-  int32_t all = 0;
-  for (const int32_t lane : lanes) all += lane;
-  *sum = static_cast<float>(all);
-}
-
-// Columns of a step in the order of nibble positions: 0 4 1 5 2 6 3 7.
-__m256i position_order() { return _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7); }
-
-__m256 position_powers() {
-  return _mm256_setr_ps(power_at(0), power_at(1), power_at(2), power_at(3), power_at(4), power_at(5), power_at(6), power_at(7));
-}
-
-void widen_group(const void* x, hb_dtype dtype, int64_t begin, int64_t count, float* wide, int64_t rows, float* sum) {
-  const __m256i order = position_order();
-  const __m256 powers = position_powers();
-  __m256 total = _mm256_setzero_ps();
-  for (int64_t c = 0; c < count; c += 8) {
-    const __m256 value = load8(x, dtype, begin + c);
-    total = _mm256_add_ps(total, value);
-    const __m256 ordered = _mm256_mul_ps(_mm256_permutevar8x32_ps(value, order), powers);
-    if (rows == 1) {
-      _mm256_storeu_ps(wide + c, ordered);
+  for (int64_t c = 0; c < count; c += 8, q += dwords_of_step(P) * rows) {
+    __m256i code = _mm256_cvtps_epi32(_mm256_mul_ps(load8(x, dtype, begin + c), inverse));
+    if constexpr (P == HB_W4A8) {
+      total = _mm256_add_epi32(total, code);
+      const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(code), _mm256_extracti128_si256(code, 1));
+      const int64_t bytes = _mm_cvtsi128_si64(_mm_packs_epi16(words, words));
+      q[0] = static_cast<int32_t>(bytes);
+      q[rows] = static_cast<int32_t>(bytes >> 32);
     } else {
-      alignas(32) float eight[8];
-      _mm256_store_ps(eight, ordered);
-      for (int position = 0; position < kStep; ++position) wide[(c + position) * rows] = eight[position];
+      // fp32 just below a power of two rounds to 2^15.
+      code = _mm256_min_epi32(code, _mm256_set1_epi32(32767));
+      total = _mm256_add_epi32(total, code);
+      code = _mm256_permutevar8x32_epi32(code, _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7));
+      const __m128i pairs = _mm_packs_epi32(_mm256_castsi256_si128(code), _mm256_extracti128_si256(code, 1));
+      q[0] = _mm_cvtsi128_si32(pairs);
+      q[rows] = _mm_extract_epi32(pairs, 1);
+      q[2 * rows] = _mm_extract_epi32(pairs, 2);
+      q[3 * rows] = _mm_extract_epi32(pairs, 3);
     }
   }
-  *sum = add_lanes(total);
+  *scale = found.scale + add_lanes(taint);
+  *minus_sum = -add_lanes(total);
 }
 
 // The last tile group of a per-channel weight whose k is no multiple of it, filled up with zeros.
@@ -155,24 +162,14 @@ struct Padded {
 
 }  // namespace
 
-void quantize(const void* x, hb_dtype dtype, const Matrix& m, int8_t* q, int64_t rows, float* scale, float* sum) {
-  for (int64_t g = 0; g < m.groups; ++g) {
+void quantize(hb_path path, const void* x, hb_dtype dtype, const Matrix& m, int32_t* q, int64_t rows, float* scale, int32_t* minus_sum) {
+  const auto group = path == HB_W4A8 ? quantize_group<HB_W4A8> : quantize_group<HB_W4A16>;
+  for (int64_t g = 0; g < m.groups; ++g, q += m.group / kStep * dwords_of_step(path) * rows) {
     const int64_t begin = g * m.group, valid = m.k - begin;
     if (valid >= m.group) {
-      quantize_group(x, dtype, begin, m.group, q + begin * rows, rows, scale + g, sum + g);
+      group(x, dtype, begin, m.group, q, rows, scale + g * rows, minus_sum + g * rows);
     } else {
-      quantize_group(Padded(x, dtype, begin, valid).bytes, dtype, 0, m.group, q + begin * rows, rows, scale + g, sum + g);
-    }
-  }
-}
-
-void widen(const void* x, hb_dtype dtype, const Matrix& m, float* wide, int64_t rows, float* sum) {
-  for (int64_t g = 0; g < m.groups; ++g) {
-    const int64_t begin = g * m.group, valid = m.k - begin;
-    if (valid >= m.group) {
-      widen_group(x, dtype, begin, m.group, wide + begin * rows, rows, sum + g);
-    } else {
-      widen_group(Padded(x, dtype, begin, valid).bytes, dtype, 0, m.group, wide + begin * rows, rows, sum + g);
+      group(Padded(x, dtype, begin, valid).bytes, dtype, 0, m.group, q, rows, scale + g * rows, minus_sum + g * rows);
     }
   }
 }

@@ -7,8 +7,8 @@
 
 namespace halfbyte::int4::avx2 {
 
-void quantize(const void* x, hb_dtype dtype, const Matrix& matrix, int8_t* q, int64_t rows, float* scale, float* sum);
-void widen(const void* x, hb_dtype dtype, const Matrix& matrix, float* wide, int64_t rows, float* sum);
+void quantize(hb_path path, const void* x, hb_dtype dtype, const Matrix& matrix, int32_t* q, int64_t rows, float* scale,
+              int32_t* minus_sum);
 void finish(const float* sums, const float* up, const Epilogue& epilogue, void* out);
 
 }  // namespace halfbyte::int4::avx2

@@ -20,47 +20,41 @@ struct Epilogue {
   int lanes;  // valid lanes of this block
 };
 
-// The rows of one expert are cut into tiles, and a tile's values are interleaved so that the product reads one stream:
-// [column][rows of the tile] (W4A8: [4 columns][rows][4 bytes]). A tile that begins at row r begins at value
-// r * padded_k. Scales and sums stay row by row, [row][group].
+// Both paths multiply codes with integers: x of a row and tile group becomes q * scale, in dwords of 4 bytes (W4A8) or 2
+// words (W4A16). The rows of one expert are cut into tiles, and a tile's values are interleaved so that the product reads
+// one stream: dwords [step][dword of the step][rows of the tile], scales and sums [group][rows of the tile].
+//
+//   W4A8    scale = amax / 127
+//   W4A16   scale = the power of two with amax / scale in [2^14, 2^15), a shared exponent: what is not below amax / 128 is
+//           exact in bf16, and below amax / 16 in fp16
+constexpr int64_t dwords_of_step(hb_path path) { return path == HB_W4A8 ? 2 : 4; }
 
 struct Variant {
   const char* name;
   bool (*usable)();
 
   // How many of the remaining rows of a run make the next tile.
-  int64_t (*tile_rows)(hb_path path, int64_t remaining);
+  int64_t (*tile_rows)(int64_t remaining);
 
-  // One token x[0..k) for the W4A8 path. Per tile group: scale = amax / 127, codes q = rint(x / scale) and their sum.
-  // A NaN or infinity anywhere in a group makes its scale NaN, so that it reaches the output. `q` points at this token's
-  // first four bytes in its tile, `rows` is the tile's size.
-  void (*quantize)(const void* x, hb_dtype dtype, const Matrix& matrix, int8_t* q, int64_t rows, float* scale, float* sum);
+  // One token x[0..k): q = rint(x / scale) and, per tile group, the scale and minus the sum of q. A NaN or infinity anywhere in a
+  // group makes its scale NaN, so that it reaches the output. The pointers are to this token's first values in its tile,
+  // `rows` is the tile's size.
+  void (*quantize)(hb_path path, const void* x, hb_dtype dtype, const Matrix& matrix, int32_t* q, int64_t rows, float* scale,
+                   int32_t* minus_sum);
 
-  // One token for the W4A16 path: fp32, in the order and with the powers of two that the product wants (see column_at
-  // and power_at), and the sum of each tile group.
-  void (*widen)(const void* x, hb_dtype dtype, const Matrix& matrix, float* wide, int64_t rows, float* sum);
-
-  // sums[row][16] += scale * (sum_k x * code - zero * sum_k x), over tile groups [first, last) of one block. The rows
-  // are whole tiles. `ahead`: bytes of codes to prefetch ahead, the next slice while this one is used by several tiles.
-  void (*product_w4a8)(const Matrix& matrix, int64_t ahead, int64_t block, int64_t first, int64_t last, const int8_t* q,
-                       const float* scale, const float* sum, int64_t rows, float* sums);
-  void (*product_w4a16)(const Matrix& matrix, int64_t ahead, int64_t block, int64_t first, int64_t last, const float* wide,
-                        const float* sum, int64_t rows, float* sums);
+  // sums[row][16] += scales * (sum_k q * code - zero * sum_k q), over tile groups [first, last) of one block; all but the
+  // scaling is exact. The rows are whole tiles. `ahead`: bytes of codes to prefetch ahead, the next slice while this one is
+  // used by several tiles.
+  void (*product)(hb_path path, const Matrix& matrix, int64_t ahead, int64_t block, int64_t first, int64_t last,
+                  const int32_t* q, const float* scale, const int32_t* minus_sum, int64_t rows, float* sums);
 
   // out = act(sums + bias) for one row of one block; `up` holds the sums of the paired block when silu_mul, else null.
   void (*finish)(const float* sums, const float* up, const Epilogue& epilogue, void* out);
 };
 
-// Column within a step (0..7) of the nibble at position p (bits 4p..4p+3) of a lane's dword.
+// Column within a step (0..7) of the nibble at position p (bits 4p..4p+3) of a lane's dword. A dword shifted right by 4p
+// and masked to the low nibble of each word is so the pair column_at(p), column_at(p + 4): dword p of a W4A16 step.
 constexpr int column_at(int position) { return position % 2 == 0 ? position / 2 : 4 + position / 2; }
-
-// A nibble masked in place at position p is code * 16^p as an integer, so x is stored divided by that. The top nibble
-// would be negative as an int32; it is shifted down instead.
-constexpr float power_at(int position) {
-  float power = 1.0f;
-  for (int i = 0; i < position && position < 7; ++i) power /= 16.0f;
-  return power;
-}
 
 extern const Variant kScalar;
 #if defined(__x86_64__)

@@ -3,7 +3,7 @@ a fork.
 
 HALFBYTE_KERNELS    auto (default): where they win (``choice.py``); off: never; force: always, and an unknown
                     vLLM version or another platform is an error.
-HALFBYTE_INT4_PATH  w4a16 (default): activations keep their dtype; w4a8: activations are rounded to int8 per
+HALFBYTE_INT4_PATH  w4a16 (default): activations keep 16 bits; w4a8: activations are rounded to int8 per
                     token and group, faster and less exact.
 
 Every vLLM process that has 4-bit layers logs one line ``halfbyte-kernels: kernel=<class> reason=<text>``.

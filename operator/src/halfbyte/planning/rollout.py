@@ -59,8 +59,8 @@ from halfbyte.planning.stage import WORKING, Context, Stage, done, waiting
 Manifest = Mapping[str, Any]
 
 PROXY_SECONDS: Final = 2.0
-"""From pointing the Service until it counts as answering: kube-proxy writes at most once a second, and a client
-that asks a Service without rules waits for an address that nobody has.
+"""From pointing the Service until it counts as answering: kube-proxy writes at most once a second, and a
+client that asks a Service without rules waits for an address that nobody has.
 """
 KEPT: Final = (labels.STARTED, labels.STRATEGY, labels.FAILED)
 
@@ -220,8 +220,8 @@ def _serve(context: Context, target: Target, live: DeploymentFact, now: datetime
         return Step(_rolling("the last pods of the older revision end", tuple(actions)), events)
     settling = _settling(snapshot, now)
     if settling > 0:
-        stage = _rolling(f"revision {target.revision} is ready, the nodes take up its Service", tuple(actions))
-        return Step(replace(stage, requeue=settling), events)
+        message = f"revision {target.revision} is ready, the nodes take up its Service"
+        return Step(replace(_rolling(message, tuple(actions)), requeue=settling), events)
     message = f"{live.ready_replicas} of {wanted} replicas answer"
     return Step(done(target.revision, Reason.SERVING, message, tuple(actions)), events)
 
