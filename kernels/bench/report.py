@@ -158,6 +158,7 @@ def plot(result: dict[str, Any], path: Path) -> None:
     made = groups(result)
     threads = sorted({key[2] for key in made})
     shapes = sorted({key[:2] for key in made})
+    styles = line_styles(list(dict.fromkeys(entry["name"] for entry in result["entries"])))
     figure, axes = pyplot.subplots(
         len(threads), len(shapes), figsize=(4 * len(shapes), 3.2 * len(threads)), squeeze=False, sharex=True
     )
@@ -169,15 +170,25 @@ def plot(result: dict[str, Any], path: Path) -> None:
                     2 * rows * k * n / next(e["milliseconds"] for e in entries if e["name"] == name) / 1e6
                     for rows, entries in by_rows.items()
                 ]
-                style = (
-                    {"linewidth": 2.5} if name.startswith("halfbyte") else {"linewidth": 1, "linestyle": "--"}
-                )
-                axis.plot(list(by_rows), speeds, marker=".", label=name, **style)
+                axis.plot(list(by_rows), speeds, marker=".", label=name, **styles[name])
             axis.set(
-                xscale="log", yscale="log", title=f"K {k}, N {n}, {count} threads", xlabel="M", ylabel="GOP/s"
+                xscale="log", yscale="log", title=f"K {k}, N {n}, {count} thread{'s'[: count - 1]}", xlabel="M", ylabel="GOP/s"
             )
     # The last shape has every peer; ggml's Q4_K cannot do K 576.
     handles, labels = axes[-1][-1].get_legend_handles_labels()
     figure.legend(handles, labels, loc="lower center", ncols=4, fontsize="small", frameon=False)
     figure.tight_layout(rect=(0, 0.08, 1, 1))
     figure.savefig(path, metadata={"Date": None})
+
+
+def line_styles(names: list[str]) -> dict[str, dict[str, Any]]:
+    """One colour a name in every panel, whichever peers a panel lacks; ours are thick, peers dashed."""
+    from matplotlib import pyplot
+
+    tones = pyplot.get_cmap("tab20").colors
+    colours = iter([*tones[::2], *tones[1::2]])
+    return {
+        name: {"color": next(colours)}
+        | ({"linewidth": 2.5} if name.startswith("halfbyte") else {"linewidth": 1.2, "linestyle": "--"})
+        for name in names
+    }
