@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from building import layout
-from building.source import CACHE, bases, fail, reference, say
+from building.source import CACHE, ROOT, bases, fail, reference, say
 
 STORE = layout.STORE
 
@@ -37,16 +37,10 @@ def install_missing(*programs: str) -> None:
     missing = [name for name in programs if not shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin")]
     if not missing:
         return
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        fail(f"needs {', '.join(missing)} (installed by itself only as root on Debian and Ubuntu)")
     if not Path("/usr/share/keyrings/debian-archive-keyring.gpg").exists():
         missing.append("debian-archive-keyring")
-    say(f"installing packages: {' '.join(missing)}")
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing]
-    for command in (["apt-get", "update", "-qq"], install):
-        if subprocess.run(command, stdout=sys.stderr, env=environment).returncode:
-            fail(f"{' '.join(command)} failed: see above")
+    if subprocess.run([ROOT / "constraints" / "packages", *missing]).returncode:
+        fail(f"needs {', '.join(missing)}")
 
 
 class Buildah:

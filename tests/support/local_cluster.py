@@ -127,13 +127,20 @@ def watch_model(name: str, namespace: str, every: float = 1.0) -> Iterator[Json]
 
 
 def bring_up(*flags: str) -> None:
-    """Cluster up with the three images in it; what they print goes to the caller's terminal."""
-    for command in (
-        (CLUSTER, "up", *flags),
-        (ROOT / "images" / "build", "all"),
-        (CLUSTER, "load", *IMAGES),
-    ):
-        subprocess.run([str(part) for part in command], check=True, stdin=subprocess.DEVNULL)
+    """Cluster up with the three images in it; what they print goes to the caller's terminal.
+
+    In a first run the Go builds use the cores and the image builds mostly the network: side by side.
+    """
+    build = [str(ROOT / "images" / "build"), "all"]
+    with subprocess.Popen(build, stdin=subprocess.DEVNULL) as images:
+        try:
+            subprocess.run([str(CLUSTER), "up", *flags], check=True, stdin=subprocess.DEVNULL)
+        except BaseException:
+            images.terminate()
+            raise
+    if images.returncode != 0:
+        raise subprocess.CalledProcessError(images.returncode, build)
+    subprocess.run([str(CLUSTER), "load", *IMAGES], check=True, stdin=subprocess.DEVNULL)
 
 
 def build_model() -> Path:

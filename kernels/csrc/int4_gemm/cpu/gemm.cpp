@@ -11,9 +11,11 @@
 namespace halfbyte::int4 {
 namespace {
 
-constexpr int64_t kRowsAtOnce = 72;             // tokens whose sums stay in the first-level cache; whole tiles of 4 and of 12
+constexpr int64_t kTilesOfRows = 12;            // whole tiles of every variant
+constexpr int64_t kMostRowsAtOnce = 72;         // tokens whose sums stay in the first-level cache
+constexpr int64_t kTokenBytes = 320 * 1024;     // of them prepared, in the second-level cache while all codes pass by
 constexpr int64_t kWorkPerThread = 48 * 1024;   // dwords of codes x rows below which a thread is not worth waking
-constexpr int64_t kRowsAPass = 16 * kRowsAtOnce;  // bounds the room for prepared tokens, whatever the prompt
+constexpr int64_t kRowsAPass = 16 * kMostRowsAtOnce;  // bounds the room for prepared tokens, whatever the prompt
 constexpr int64_t kStreamedRows = 4;            // up to here every code is used once or by one tile: no slices
 constexpr int64_t kStreamAhead = 2048;          // bytes of codes prefetched ahead then
 constexpr int64_t kSliceColumns = 1024;         // 8 KiB of codes, kept in the first-level cache for all tiles of rows
@@ -72,6 +74,7 @@ struct Job {
   Matrix matrix;  // of expert 0; the others lie packed_bytes apart
   Tokens tokens;
   bool gated;
+  int64_t rows_at_once;
 };
 
 Matrix expert_matrix(const Job& job, int64_t expert) {
@@ -97,8 +100,8 @@ void add_product(const Job& job, const Matrix& m, int64_t block, int64_t row, in
   }
 }
 
-// One block of 16 out features (and its partner, when gated) for rows [begin, end) of one expert.
-void run_block(const Job& job, int64_t expert, int64_t block, int64_t begin, int64_t end) {
+// One block of 16 out features (and its partner, when gated) for rows of one expert, rows_at_once at most.
+void run_block(const Job& job, int64_t expert, int64_t block, int64_t row, int64_t rows) {
   const hb_int4_gemm_args& a = *job.args;
   const Matrix m = expert_matrix(job, expert);
   const int64_t out_features = job.gated ? m.n / 2 : m.n, feature = block * kLanes;
@@ -110,19 +113,16 @@ void run_block(const Job& job, int64_t expert, int64_t block, int64_t begin, int
     epilogue.bias = advance(a.bias, expert * m.n + feature, a.dtype);
     if (job.gated) epilogue.up_bias = advance(a.bias, expert * m.n + m.n / 2 + feature, a.dtype);
   }
-  alignas(kAlignment) float sums[2][kRowsAtOnce * kLanes];
-  for (int64_t row = begin; row < end; row += kRowsAtOnce) {
-    const int64_t rows = std::min(kRowsAtOnce, end - row);
-    std::memset(sums[0], 0, static_cast<size_t>(rows) * kLanes * sizeof(float));
-    add_product(job, m, block, row, rows, sums[0]);
-    if (job.gated) {
-      std::memset(sums[1], 0, static_cast<size_t>(rows) * kLanes * sizeof(float));
-      add_product(job, m, block + m.n / 2 / kLanes, row, rows, sums[1]);
-    }
-    for (int64_t i = 0; i < rows; ++i) {
-      auto* out = const_cast<uint8_t*>(advance(a.out, (row + i) * a.out_stride + feature, a.dtype));
-      job.variant->finish(sums[0] + i * kLanes, job.gated ? sums[1] + i * kLanes : nullptr, epilogue, out);
-    }
+  alignas(kAlignment) float sums[2][kMostRowsAtOnce * kLanes];
+  std::memset(sums[0], 0, static_cast<size_t>(rows) * kLanes * sizeof(float));
+  add_product(job, m, block, row, rows, sums[0]);
+  if (job.gated) {
+    std::memset(sums[1], 0, static_cast<size_t>(rows) * kLanes * sizeof(float));
+    add_product(job, m, block + m.n / 2 / kLanes, row, rows, sums[1]);
+  }
+  for (int64_t i = 0; i < rows; ++i) {
+    auto* out = const_cast<uint8_t*>(advance(a.out, (row + i) * a.out_stride + feature, a.dtype));
+    job.variant->finish(sums[0] + i * kLanes, job.gated ? sums[1] + i * kLanes : nullptr, epilogue, out);
   }
 }
 
@@ -142,8 +142,8 @@ void prepare_run(const Job& job, const hb_runner* runner, int64_t begin, int64_t
   parallel(runner, pieces, [&](int64_t piece) {
     const int64_t from = rows * piece / pieces, to = rows * (piece + 1) / pieces;
     for (int64_t first = 0; first < to;) {
-      // As run_block cuts them: no tile reaches over the rows that it takes at once.
-      const int64_t count = job.variant->tile_rows(std::min(rows - first, kRowsAtOnce - first % kRowsAtOnce));
+      // No tile reaches over the rows that run_block takes at once.
+      const int64_t count = job.variant->tile_rows(std::min(rows - first, job.rows_at_once - first % job.rows_at_once));
       // A tile belongs to the piece in which it starts.
       if (first >= from) one_tile(first, count);
       first += count;
@@ -188,9 +188,14 @@ void run_all(const Job& job, const hb_runner* runner) {
     for (int64_t expert = 0; expert < a.experts && position < to; ++expert) {
       const int64_t rows = rows_of(expert), cost = cost_of(expert);
       // A block belongs to the piece in which it starts.
-      for (int64_t block = 0; cost > 0 && block < blocks; ++block, position += cost) {
-        if (position >= from && position < to) run_block(job, expert, block, row, row + rows);
+      const auto block_at = [&](int64_t at) { return cost == 0 ? 0 : std::clamp<int64_t>((at - position + cost - 1) / cost, 0, blocks); };
+      const int64_t first = block_at(from), last = block_at(to);
+      for (int64_t begin = 0; begin < rows; begin += job.rows_at_once) {
+        for (int64_t block = first; block < last; ++block) {
+          run_block(job, expert, block, row + begin, std::min(job.rows_at_once, rows - begin));
+        }
       }
+      position += cost * blocks;
       row += rows;
     }
   });
@@ -286,6 +291,8 @@ int hb_int4_gemm(const hb_int4_gemm_args* args, const hb_runner* runner, char* e
   job.variant = variant_named(args->isa);
   if (job.variant == nullptr) return fail(error, error_size, "variant %s is not built or this CPU lacks it", args->isa);
   job.gated = args->activation == HB_ACT_SILU_MUL;
+  const int64_t fitting = kTokenBytes / (row_dwords(job) * static_cast<int64_t>(sizeof(int32_t)));
+  job.rows_at_once = std::clamp(fitting / kTilesOfRows * kTilesOfRows, kTilesOfRows, kMostRowsAtOnce);
   if (args->experts > 1) return run_pass(job, runner, error, error_size);
   hb_int4_gemm_args pass = *args;
   job.args = &pass;
