@@ -135,7 +135,8 @@ def page(result: dict[str, Any], plot_name: str | None = None) -> str:
         "Symmetric weights, groups of 128 columns (64 where K is 576), bfloat16 activations (float32 where a "
         "peer takes nothing else). Weights are rotated over more memory than the last-level cache holds; a "
         "figure is the best of interleaved rounds, its spread the worst over the best. W4A8 rounds "
-        "activations to 8 bits, as ONNX Runtime's accuracy 4 and ggml do; W4A16 does not. Relative error: "
+        "activations to 8 bits, as ONNX Runtime's accuracy 4 and ggml do; W4A16 to 16 bits with a shared "
+        "power of two: a bfloat16 value of at least 1/128 of its group's largest is exact. Relative error: "
         "against the fp64 product of the same float matrix, at the largest M (ggml quantizes that matrix "
         "anew).",
         "",
@@ -172,7 +173,11 @@ def plot(result: dict[str, Any], path: Path) -> None:
                 ]
                 axis.plot(list(by_rows), speeds, marker=".", label=name, **styles[name])
             axis.set(
-                xscale="log", yscale="log", title=f"K {k}, N {n}, {count} thread{'s'[: count - 1]}", xlabel="M", ylabel="GOP/s"
+                xscale="log",
+                yscale="log",
+                title=f"K {k}, N {n}, {count} thread{'s'[: count - 1]}",
+                xlabel="M",
+                ylabel="GOP/s",
             )
     # The last shape has every peer; ggml's Q4_K cannot do K 576.
     handles, labels = axes[-1][-1].get_legend_handles_labels()
