@@ -99,13 +99,17 @@ def poll(probe: Callable[[], Any], *, timeout: float, what: str, every: float = 
 
 
 def post_through_service(namespace: str, service: str, path: str, body: Json, timeout: float = 300) -> Json:
-    """POST to a Service by its name, from a pod of its own: what a client in the cluster does."""
+    """POST to a Service by its name, from a pod of its own: what a client in the cluster does.
+
+    The body comes by stdin, so that nothing is asked before kubectl is attached: it shows no answer that came
+    earlier.
+    """
     name = f"client-{uuid.uuid4().hex[:8]}"
+    ask = 'wget -qO- --header "Content-Type: application/json" --post-data "$(cat)" "$0"'
     out = kubectl(
         "run", name, "-n", namespace, "--rm", "-i", "--quiet", "--restart=Never", f"--image={CLIENT_IMAGE}",
-        "--image-pull-policy=IfNotPresent", "--", "wget", "-qO-",
-        "--header", "Content-Type: application/json", "--post-data", json.dumps(body), f"http://{service}.{namespace}.svc{path}",
-        timeout=timeout,
+        "--image-pull-policy=IfNotPresent", "--", "sh", "-c", ask, f"http://{service}.{namespace}.svc{path}",
+        stdin=json.dumps(body), timeout=timeout,
     )  # fmt: skip
     answer: Json = json.loads(out)
     return answer
