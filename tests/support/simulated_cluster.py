@@ -174,7 +174,6 @@ class SimulatedCluster:
                 status_replicas=each.replicas,
                 updated_replicas=each.replicas,
                 ready_replicas=count,
-                available_replicas=count,
             )
         self.pods = {name: pods for name, pods in self.pods.items() if name in self.deployments}
 

@@ -59,7 +59,6 @@ def job_fact(raw: Json, pods: Iterable[PodFact]) -> JobFact:
         condition_reason=terminal.get("reason"),
         condition_message=terminal.get("message"),
         created=_time(metadata.get("creationTimestamp")),
-        started=_time(status.get("startTime")),
         completed=_time(status.get("completionTime")),
         deletion_timestamp=_time(metadata.get("deletionTimestamp")),
         pods=tuple(sorted(pods, key=lambda pod: (str(pod.created), pod.name))),
@@ -84,10 +83,8 @@ def pod_fact(raw: Json) -> PodFact:
         restarts=main.get("restartCount") or 0,
         node=(raw.get("spec") or {}).get("nodeName"),
         created=_time(metadata.get("creationTimestamp")),
-        started=_time(status.get("startTime")),
         labels=metadata.get("labels") or {},
         deletion_timestamp=_time(metadata.get("deletionTimestamp")),
-        disrupted="DisruptionTarget" in conditions,
         memory_limit=((container.get("resources") or {}).get("limits") or {}).get("memory"),
     )
 
@@ -100,9 +97,6 @@ def _main_container(pod_spec: Json) -> Json:
 def deployment_fact(raw: Json) -> DeploymentFact:
     metadata, spec, status = raw["metadata"], raw["spec"], raw.get("status") or {}
     container = _main_container(spec["template"]["spec"])
-    progressing: Json = next(
-        (each for each in status.get("conditions") or [] if each["type"] == "Progressing"), {}
-    )
     return DeploymentFact(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -114,10 +108,8 @@ def deployment_fact(raw: Json) -> DeploymentFact:
         status_replicas=status.get("replicas") or 0,
         ready_replicas=status.get("readyReplicas") or 0,
         updated_replicas=status.get("updatedReplicas") or 0,
-        available_replicas=status.get("availableReplicas") or 0,
         image=container.get("image"),
         arguments=tuple(container.get("args") or ()),
-        progressing_reason=progressing.get("reason"),
         created=_time(metadata.get("creationTimestamp")),
         deletion_timestamp=_time(metadata.get("deletionTimestamp")),
     )
@@ -135,16 +127,13 @@ def object_fact(raw: Json) -> ObjectFact:
 
 
 def claim_fact(raw: Json) -> ClaimFact:
-    metadata, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
+    metadata, status = raw["metadata"], raw.get("status") or {}
     capacity = (status.get("capacity") or {}).get("storage")
     return ClaimFact(
         name=metadata["name"],
         uid=metadata["uid"],
         phase=status.get("phase", "Pending"),
         capacity_bytes=None if capacity is None else int(parse_quantity(capacity)),
-        storage_class=spec.get("storageClassName"),
-        access_modes=tuple(status.get("accessModes") or spec.get("accessModes") or ()),
-        volume_name=spec.get("volumeName"),
         labels=metadata.get("labels") or {},
         annotations=metadata.get("annotations") or {},
         owner_uids=owner_uids(raw),

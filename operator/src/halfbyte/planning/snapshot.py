@@ -39,7 +39,6 @@ class PodFact:
         message: the message that belongs to ``reason`` (for ``Unschedulable`` the scheduler's words).
         exit_code: of the main container's last termination (state, else lastState).
         termination_message: the text that the main container left, of the same termination.
-        disrupted: the pod has the condition ``DisruptionTarget`` = True.
         memory_limit: of the main container, as the pod states it, such as ``1900Mi``.
     """
 
@@ -53,10 +52,8 @@ class PodFact:
     restarts: int = 0
     node: str | None = None
     created: datetime | None = None
-    started: datetime | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     deletion_timestamp: datetime | None = None
-    disrupted: bool = False
     memory_limit: str | None = None
 
 
@@ -79,7 +76,6 @@ class JobFact:
     condition_reason: str | None = None
     condition_message: str | None = None
     created: datetime | None = None
-    started: datetime | None = None
     completed: datetime | None = None
     deletion_timestamp: datetime | None = None
     pods: tuple[PodFact, ...] = ()
@@ -101,11 +97,8 @@ class DeploymentFact:
     status_replicas: int = 0
     ready_replicas: int = 0
     updated_replicas: int = 0
-    available_replicas: int = 0
     image: str | None = None
     arguments: tuple[str, ...] = ()
-    progressing_reason: str | None = None
-    """Reason of the Progressing condition, e.g. ``ProgressDeadlineExceeded``."""
     created: datetime | None = None
     deletion_timestamp: datetime | None = None
 
@@ -129,9 +122,6 @@ class ClaimFact:
     uid: str
     phase: str
     capacity_bytes: int | None = None
-    storage_class: str | None = None
-    access_modes: tuple[str, ...] = ()
-    volume_name: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     owner_uids: frozenset[str] = frozenset()
