@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 import subprocess
@@ -23,6 +24,7 @@ from halfbyte.adapters.kube import KubeApi, load_configuration
 from halfbyte.adapters.matrix import load_matrix
 from halfbyte.adapters.schema import InstalledSchema
 from halfbyte.adapters.telemetry import Telemetry
+from halfbyte.planning.rollout import PROXY_SECONDS
 from halfbyte.planning.settings import PlanningSettings
 from halfbyte.runtime.reconciler import Reconciler
 from support.definition import wait_established
@@ -137,15 +139,18 @@ class Harness:
         return await self.reconciler.reconcile((self.namespace, self.name))
 
     async def settle(self) -> None:
-        """Reconcile until nothing is written any more.
+        """Reconcile until nothing is written any more, and wait where the operator waits for node proxies.
 
         A state that never rests would write for ever: 10 rounds are the most.
         """
         for _ in range(10):
             before = self.writes()
-            await self.reconcile()
-            if self.writes() == before:
+            again = await self.reconcile()
+            if self.writes() > before:
+                continue
+            if again is None or again > PROXY_SECONDS:
                 return
+            await asyncio.sleep(again)
         raise AssertionError("the operator still writes after 10 reconciles of an unchanged state")
 
     def writes(self) -> float:
