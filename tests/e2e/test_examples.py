@@ -60,11 +60,12 @@ def awq(node: Path) -> cluster.Json:
     progress: list[cluster.Json] = []
 
     def probe() -> bool:
+        # The object first: the row that is read after it is Ready shows that too.
+        model = cluster.get("quantizedmodel", "smollm2", MODELS)
         row = cluster.kubectl("get", "qm", "smollm2", "-n", MODELS, "--no-headers")
         reason = re.sub(r"\s+\S+$", "", row.strip())
         if not lines or lines[-1] != reason:
             lines.append(reason)
-        model = cluster.get("quantizedmodel", "smollm2", MODELS)
         if model and (model.get("status") or {}).get("progress"):
             progress.append(model["status"]["progress"])
         return cluster.condition(model, "Ready").get("status") == "True"
