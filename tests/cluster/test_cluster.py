@@ -133,7 +133,15 @@ def web(cluster: Cluster) -> str:
         },
     )
     cluster.wait("condition=Available", "deployment/web")
-    return "http://web.default.svc.cluster.local"
+    url = "http://web.default.svc.cluster.local"
+    # Available says nothing of kube-proxy, which writes its rules at most once a second.
+    deadline = time.monotonic() + 30
+    while (
+        time.monotonic() < deadline
+        and cluster.try_run("exec", "busybox", "wget", "-q", "-O", "-", url).returncode
+    ):
+        time.sleep(0.5)
+    return url
 
 
 def test_the_node_is_ready_without_pressure(cluster: Cluster) -> None:
