@@ -36,9 +36,9 @@ AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
 # Unit roundoff of what a value is rounded to.
 ROUNDOFF = {"float32": 2.0**-24, "bfloat16": 2.0**-9, "float16": 2.0**-11}
-# The largest rounding error of x, relative to the largest |x|: 16 bits with a shared power of two (CPU; a GPU
-# has none), int8.
-STEPS = {"W4A16": 2.0**-15, "W4A8": 1 / 254}
+# What a path rounds x by at most, relative to the largest |x|: not at all (GPU, Triton), to 16 bits with a
+# shared power of two, to int8 (both CPU).
+STEPS = {"float": 0.0, "w4a16": 2.0**-15, "w4a8": 1 / 254}
 
 
 @dataclass(frozen=True)

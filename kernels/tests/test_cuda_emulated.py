@@ -52,7 +52,7 @@ def check(out: np.ndarray, name: str, dtype: str, act: str, rows: int) -> None:
     if case.exact and act == "none":
         assert np.array_equal(out, to_bits(expected.astype(np.float32), dtype))
     error = np.abs(from_bits(out, dtype) - expected)
-    assert (error <= golden.tolerance(tensors, "W4A16", dtype, act)[:rows]).all()
+    assert (error <= golden.tolerance(tensors, "float", dtype, act)[:rows]).all()
 
 
 @pytest.mark.parametrize("name", NAMES)

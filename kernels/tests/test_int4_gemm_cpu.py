@@ -30,8 +30,7 @@ def bound(x: torch.Tensor, weight: torch.Tensor, path: str, out: torch.Tensor) -
     x = x.double()
     magnitude = x.abs() @ weight.abs().T + x.abs().sum(-1, keepdim=True) * weight.abs().amax()
     error = (x.shape[-1] + 8) * 2.0**-22 * magnitude
-    step = {"w4a16": 2.0**-15, "w4a8": 1 / 254}[path]
-    error = error + x.abs().amax(-1, keepdim=True) * step * weight.abs().sum(-1)
+    error = error + x.abs().amax(-1, keepdim=True) * golden.STEPS[path] * weight.abs().sum(-1)
     eps = torch.finfo(out.dtype).eps
     return error + eps * out.double().abs() + 1e-9
 
@@ -50,7 +49,7 @@ def test_golden_vectors(name: str, variant: str) -> None:
             t["x"].to(dtype), weight, t["bias"].to(dtype), case.n, act, path, variant
         )
         expected = tensors[f"expected_{act}"]
-        allowed = golden.tolerance(tensors, path.upper(), str(dtype).removeprefix("torch."), act)
+        allowed = golden.tolerance(tensors, path, str(dtype).removeprefix("torch."), act)
         error = np.abs(out.double().numpy() - expected)
         representable = np.abs(expected) < torch.finfo(dtype).max
         assert (error <= allowed)[representable].all(), (
