@@ -127,11 +127,11 @@ void quantize_group(const void* x, hb_dtype dtype, int64_t begin, int64_t count,
   }
   const Scale found = scale_of(P, max_lanes(largest));
   const __m256 inverse = _mm256_set1_ps(found.inverse);
-  __m256i total = _mm256_setzero_si256();
+  __m256i minus_total = _mm256_setzero_si256();
   for (int64_t c = 0; c < count; c += 8, q += dwords_of_step(P) * rows) {
     __m256i code = _mm256_cvtps_epi32(_mm256_mul_ps(load8(x, dtype, begin + c), inverse));
     if constexpr (P == HB_W4A8) {
-      total = _mm256_add_epi32(total, code);
+      minus_total = _mm256_sub_epi32(minus_total, code);
       const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(code), _mm256_extracti128_si256(code, 1));
       const int64_t bytes = _mm_cvtsi128_si64(_mm_packs_epi16(words, words));
       q[0] = static_cast<int32_t>(bytes);
@@ -139,7 +139,7 @@ void quantize_group(const void* x, hb_dtype dtype, int64_t begin, int64_t count,
     } else {
       // fp32 just below a power of two rounds to 2^15.
       code = _mm256_min_epi32(code, _mm256_set1_epi32(32767));
-      total = _mm256_add_epi32(total, code);
+      minus_total = _mm256_sub_epi32(minus_total, code);
       code = _mm256_permutevar8x32_epi32(code, _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7));
       const __m128i pairs = _mm_packs_epi32(_mm256_castsi256_si128(code), _mm256_extracti128_si256(code, 1));
       q[0] = _mm_cvtsi128_si32(pairs);
@@ -149,7 +149,7 @@ void quantize_group(const void* x, hb_dtype dtype, int64_t begin, int64_t count,
     }
   }
   *scale = found.scale + add_lanes(taint);
-  *minus_sum = -add_lanes(total);
+  *minus_sum = add_lanes(minus_total);
 }
 
 // The last tile group of a per-channel weight whose k is no multiple of it, filled up with zeros.
