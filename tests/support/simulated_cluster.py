@@ -131,6 +131,11 @@ class SimulatedCluster:
             return
         self._store(kind, manifest)
 
+    def start(self, stage: str) -> None:
+        """Let a pod of the stage's Job run."""
+        job = self.running(stage)
+        self.jobs[job.name] = replace(job, pods=(worker_pod(job.name),))
+
     def finish(self, stage: str, result: Mapping[str, Any] | None = None) -> None:
         """Let the running Job of the stage succeed."""
         job = self.running(stage)

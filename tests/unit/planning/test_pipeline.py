@@ -121,6 +121,7 @@ class TestTheFlow:
         cluster.reconcile()
         assert reason(cluster) == "RollingOut"
         assert cluster.service is not None
+        assert cluster.last.requeue_after == 2  # no event tells of a Service
         cluster.reconcile(seconds=0.5)
         assert reason(cluster) == "RollingOut"
         assert "take up its Service" in cluster.condition("Ready")["message"]
@@ -195,8 +196,12 @@ class TestTheFlow:
         cluster.reconcile()
         cluster.finish("inspect")
         cluster.reconcile()
+        cluster.reconcile()
+        assert cluster.last.requeue_after == 30  # that the pod runs comes as an event
+        cluster.start("quantize")
         cluster.progress = {"stage": "quantize", "done": 12, "total": 30, "unit": "layers", "etaSeconds": 40}
         cluster.reconcile()
+        assert cluster.last.requeue_after == 3
         progress = {"stage": "Quantize", "done": 12, "total": 30, "unit": "layers", "etaSeconds": 40}
         assert cluster.model.status["progress"] == progress
         assert cluster.condition("Ready")["message"] == "12 of 30 layers, about 40 s left"

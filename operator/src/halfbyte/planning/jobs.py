@@ -192,13 +192,14 @@ def follow_job(
         return _failed(context, wanted, job, view)
     if view.reason is not None:
         return waiting(view.reason, f"{wanted.kind} {job.name}: {view.message}")
-    verb = "runs" if any(each.phase == "Running" for each in job.pods) else "starts"
+    running = any(each.phase == "Running" for each in job.pods)
+    verb = "runs" if running else "starts"
     message = f"{wanted.kind} {job.name} {verb}" + (f", {view.message}" if view.message else "")
     message = _with_progress(message, snapshot.progress, wanted.kind)
     # The ConfigMap of a deleted model of the same name may have been taken for ours, and then went with that
     # model.
     lost = () if job.name in snapshot.config_maps else (Create(wanted.build({})[0]),)
-    return working(wanted.reason, message, lost, running=True)
+    return working(wanted.reason, message, lost, running=running)
 
 
 def _start(context: Context, wanted: Wanted) -> Stage[Mapping[str, Any]]:

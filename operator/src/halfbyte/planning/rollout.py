@@ -54,7 +54,7 @@ from halfbyte.planning.revisions import (
     server_problem,
 )
 from halfbyte.planning.snapshot import DeploymentFact, ResourceAmounts, Snapshot
-from halfbyte.planning.stage import WORKING, Context, Stage, done, waiting
+from halfbyte.planning.stage import WAITING, Context, Stage, done, waiting
 
 Manifest = Mapping[str, Any]
 
@@ -174,7 +174,7 @@ def _progress(context: Context, target: Target, live: DeploymentFact) -> Step:
     actions = (Apply(_again(context, target.rendered, live)),)
     if problem is None:
         return Step(_rolling(message, actions))
-    return Step(Stage("False", problem[0], f"{message}; {problem[1]}", actions=actions, requeue=WORKING))
+    return Step(Stage("False", problem[0], f"{message}; {problem[1]}", actions=actions, requeue=WAITING))
 
 
 def _activate(
@@ -189,7 +189,7 @@ def _activate(
     event = EventDraft(
         "Normal", Reason.REVISION_ACTIVATED, f"revision {target.revision} serves{before}", "PointService"
     )
-    return Step(_rolling(message, actions), (event,))
+    return Step(replace(_rolling(message, actions), requeue=PROXY_SECONDS), (event,))
 
 
 def _serve(context: Context, target: Target, live: DeploymentFact, now: datetime) -> Step:
@@ -233,14 +233,14 @@ def _incomplete(
     problem = server_problem(context.snapshot, target.revision)
     message = f"{live.ready_replicas} of {wanted} replicas answer"
     if problem is not None:
-        return Stage("False", problem[0], f"{message}; {problem[1]}", requeue=WORKING)
+        return Stage("False", problem[0], f"{message}; {problem[1]}", requeue=WAITING)
     pods = (each for each in context.snapshot.serving_pods if revision_of(each.labels) == target.revision)
     young = all(
         each.created is not None and (now - each.created).total_seconds() < target.deadline_seconds
         for each in pods
         if not each.ready
     )
-    return Stage("False", Reason.SCALING if young else Reason.REPLICAS_UNAVAILABLE, message, requeue=WORKING)
+    return Stage("False", Reason.SCALING if young else Reason.REPLICAS_UNAVAILABLE, message, requeue=WAITING)
 
 
 def _expire(context: Context, target: Target, live: DeploymentFact, active: DeploymentFact | None) -> Step:
@@ -381,4 +381,4 @@ def _foreign_pods(snapshot: Snapshot, revision: str) -> bool:
 
 
 def _rolling(message: str, actions: tuple[Action, ...]) -> Stage[str]:
-    return Stage("False", Reason.ROLLING_OUT, message, actions=actions, requeue=WORKING)
+    return Stage("False", Reason.ROLLING_OUT, message, actions=actions, requeue=WAITING)

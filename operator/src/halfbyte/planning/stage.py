@@ -13,9 +13,9 @@ from halfbyte.planning.violation import Violation
 T = TypeVar("T")
 
 WORKING: Final = 3.0
-"""Seconds between two looks while something runs: its progress must reach status within ten."""
+"""Seconds between two looks while a worker pod runs: its progress must reach status within ten."""
 WAITING: Final = 30.0
-"""Seconds between two looks while something outside is missing."""
+"""Seconds between two looks while something outside is missing, or is to happen that an event tells of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,9 @@ def done(value: T, reason: Reason, message: str, actions: tuple[Action, ...] = (
 def working(
     reason: Reason, message: str, actions: tuple[Action, ...] = (), *, running: bool = False
 ) -> Stage[T]:
-    """Something runs or is about to."""
-    return Stage("False", reason, message, actions=actions, requeue=WORKING, running=running)
+    """Something runs or is about to. Only a log tells of progress; hundreds of queued pods cost nothing."""
+    requeue = WORKING if running else WAITING
+    return Stage("False", reason, message, actions=actions, requeue=requeue, running=running)
 
 
 def waiting(reason: Reason, message: str, actions: tuple[Action, ...] = ()) -> Stage[T]:
