@@ -1,4 +1,4 @@
-"""The operator as a process, with Kopf and its Lease, under the roles that the chart gives it."""
+"""The operator as a process, with Kopf and its Lease."""
 
 from __future__ import annotations
 
@@ -136,10 +136,10 @@ def apply(api_server: ApiServer, *manifests: Json) -> None:
     api_server.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(manifests))
 
 
-def role_kubeconfig(api_server: ApiServer, namespace: str, values: Json, path: Path) -> str:
+def role_kubeconfig(api_server: ApiServer, namespace: str, path: Path) -> str:
     """Install the chart's roles into the namespace; a kubeconfig of its service account (a real token)."""
     release = f"hb-{secrets.token_hex(3)}"
-    rendered = helm.template(values, release=release, namespace=namespace)
+    rendered = helm.template({"watchNamespaces": [namespace]}, release=release, namespace=namespace)
     kinds = {"ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
     apply(api_server, *(each for each in rendered.manifests if each["kind"] in kinds))
     account = rendered.one("ServiceAccount")["metadata"]["name"]
@@ -151,48 +151,6 @@ def role_kubeconfig(api_server: ApiServer, namespace: str, values: Json, path: P
     config["current-context"] = "c"
     path.write_text(yaml.safe_dump(config))
     return str(path)
-
-
-def lease_name(api_server: ApiServer, namespace: str) -> str:
-    """The one Lease that the installed Role allows."""
-    roles = json.loads(api_server.kubectl("get", "roles", "-n", namespace, "-o", "json"))["items"]
-    rules = [rule for role in roles for rule in role["rules"] if rule["resources"] == ["leases"]]
-    (name,) = {name for rule in rules for name in rule.get("resourceNames", ())}
-    return str(name)
-
-
-MODES: dict[str, Callable[[str], Json]] = {
-    "namespaced": lambda namespace: {"watchNamespaces": [namespace]},
-    "cluster": lambda _namespace: {},
-}
-
-
-@pytest.mark.parametrize("mode", MODES)
-async def test_the_charts_roles_are_enough(
-    api_server: ApiServer,
-    namespace: str,
-    operate: Callable[..., Process],
-    kube: Any,
-    tmp_path: Path,
-    mode: str,
-) -> None:
-    kubeconfig = role_kubeconfig(api_server, namespace, MODES[mode](namespace), tmp_path / "kubeconfig")
-    flags = [f"--lease-name={lease_name(api_server, namespace)}"]
-    if mode == "cluster":
-        flags.append("--watch-namespaces=")
-    process = operate(*flags, kubeconfig=kubeconfig)
-    node = Node(kube, namespace)
-    await node.claim("weights")
-    await node.claim("artifacts")
-    apply(api_server, a_model("tiny", namespace))
-    until(lambda: has_job(api_server, namespace, "inspect"), "an Inspect Job")
-    await node.succeed(await node.job("inspect"), FACTS)
-    until(lambda: ready_reason(api_server, namespace) == "Quantizing", "a quantize Job, by the watch")
-    # In namespaced mode nodes may not be read, which is only a fact that the plan does without.
-    lines = [line for line in process.text().splitlines() if "capacity of nodes is unknown" not in line]
-    assert "orbidden" not in "\n".join(lines)
-    assert process.end() == 0
-    assert "ends with exit code 0" in process.text()
 
 
 async def test_kopf_writes_nothing_and_an_unchanged_world_is_left_alone(
@@ -330,7 +288,7 @@ def test_without_permission_the_probe_says_what_is_missing(
 def test_the_token_of_a_client_is_never_logged(
     api_server: ApiServer, namespace: str, operate: Callable[..., Process], tmp_path: Path
 ) -> None:
-    kubeconfig = role_kubeconfig(api_server, namespace, {"watchNamespaces": [namespace]}, tmp_path / "k")
+    kubeconfig = role_kubeconfig(api_server, namespace, tmp_path / "k")
     token = yaml.safe_load(Path(kubeconfig).read_text())["users"][0]["user"]["token"]
     process = operate("--log-level=debug", "--lease-name=", kubeconfig=kubeconfig)
     apply(api_server, a_model("tiny", namespace))
