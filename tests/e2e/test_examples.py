@@ -9,24 +9,10 @@ from pathlib import Path
 import pytest
 
 from support import local_cluster as cluster
-from support.quantized_models import EXAMPLES, MODELS
+from support.quantized_models import EXAMPLES, MODELS, reaches
 
 pytestmark = [pytest.mark.usefixtures("node"), pytest.mark.timeout(900)]
 STAGE_TIMEOUT = 1500.0
-
-
-def ready_reason(name: str, *reasons: str) -> cluster.Json:
-    """Wait until Ready of the current generation has one of the reasons; the object."""
-
-    def probe() -> cluster.Json | None:
-        model = cluster.get("quantizedmodel", name, MODELS)
-        found = cluster.condition(model, "Ready")
-        if not model or model["status"].get("observedGeneration") != model["metadata"]["generation"]:
-            return None
-        return model if found.get("reason") in reasons else None
-
-    found: cluster.Json = cluster.poll(probe, timeout=STAGE_TIMEOUT, what=f"{name} Ready with {reasons}")
-    return found
 
 
 def jobs(stage: str, model: str) -> list[cluster.Json]:
@@ -59,18 +45,17 @@ def awq(node: Path) -> cluster.Json:
     lines: list[str] = []
     progress: list[cluster.Json] = []
 
-    def probe() -> bool:
-        # The object first: the row that is read after it is Ready shows that too.
-        model = cluster.get("quantizedmodel", "smollm2", MODELS)
+    def is_ready(model: cluster.Json) -> bool:
+        # The row is read after the object: that of a Ready one shows it.
         row = cluster.kubectl("get", "qm", "smollm2", "-n", MODELS, "--no-headers")
         reason = re.sub(r"\s+\S+$", "", row.strip())
         if not lines or lines[-1] != reason:
             lines.append(reason)
-        if model and (model.get("status") or {}).get("progress"):
+        if (model.get("status") or {}).get("progress"):
             progress.append(model["status"]["progress"])
         return cluster.condition(model, "Ready").get("status") == "True"
 
-    cluster.poll(probe, timeout=STAGE_TIMEOUT, what="smollm2 Ready")
+    cluster.wait_for_model("smollm2", MODELS, is_ready, timeout=STAGE_TIMEOUT, what="smollm2 Ready")
     return {"lines": lines, "progress": progress}
 
 
@@ -135,7 +120,7 @@ def test_another_object_reuses_the_artifact(awq: cluster.Json) -> None:
     before = {each["metadata"]["uid"] for each in jobs("quantize", "smollm2")}
     cluster.delete("quantizedmodel", "smollm2", MODELS, "--wait=true")
     cluster.apply(EXAMPLES / "smollm2-135m-awq.yaml")
-    model = ready_reason("smollm2", "Serving")
+    model = reaches("smollm2", "Serving", timeout=STAGE_TIMEOUT)
     assert model["status"]["artifact"]["reused"] is True
     after = {each["metadata"]["uid"] for each in jobs("quantize", "smollm2")}
     assert not before & after
@@ -146,7 +131,7 @@ def test_four_bits_on_default_gates_are_blocked_and_the_older_revision_serves(aw
     old = cluster.get("quantizedmodel", "smollm2", MODELS)
     assert old is not None
     cluster.apply(EXAMPLES / "smollm2-135m-blocked.yaml")
-    model = ready_reason("smollm2", "GateFailed")
+    model = reaches("smollm2", "GateFailed", timeout=STAGE_TIMEOUT)
     assert cluster.condition(model, "Validated")["status"] == "False"
     message = cluster.condition(model, "Ready")["message"]
     assert "0.985" in message
@@ -156,7 +141,7 @@ def test_four_bits_on_default_gates_are_blocked_and_the_older_revision_serves(aw
     assert ask("smollm2", "What is two plus two?")
     # Back to the spec that passed: nothing is computed again, and the same revision is Ready.
     cluster.apply(EXAMPLES / "smollm2-135m-awq.yaml")
-    back = ready_reason("smollm2", "Serving")
+    back = reaches("smollm2", "Serving", timeout=STAGE_TIMEOUT)
     assert back["status"]["serving"]["revision"] == old["status"]["serving"]["revision"]
 
 
@@ -164,7 +149,7 @@ def test_four_bits_on_default_gates_are_blocked_and_the_older_revision_serves(aw
 def test_eight_bits_pass_the_default_gates(awq: cluster.Json) -> None:
     cluster.delete("quantizedmodel", "smollm2", MODELS, "--wait=true")
     cluster.apply(EXAMPLES / "smollm2-135m-w8a8.yaml")
-    model = ready_reason("smollm2-w8a8", "Serving")
+    model = reaches("smollm2-w8a8", "Serving", timeout=STAGE_TIMEOUT)
     assert float(measurement(model, "logits/cosine")["value"]) >= 0.985
     assert measurement(model, "logits/cosine")["threshold"] == "0.985"
     assert ask("smollm2-w8a8", "What is two plus two?")

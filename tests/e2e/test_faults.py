@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from support import local_cluster as cluster
-from support.quantized_models import MODELS, tiny_manifest
+from support.quantized_models import MODELS, reaches, tiny_manifest
 
 Model = Callable[..., cluster.Json]
 KILLS = 10
@@ -68,12 +68,6 @@ def job_runs() -> dict[str, tuple[str, int]]:
     return found
 
 
-def is_ready(name: str) -> bool:
-    return bool(
-        cluster.condition(cluster.get("quantizedmodel", name, MODELS), "Ready").get("status") == "True"
-    )
-
-
 @pytest.mark.timeout(1500)
 def test_the_operator_killed_ten_times_ends_ready_and_no_job_runs_twice(model: Model, tiny: str) -> None:
     source = random.Random()
@@ -94,7 +88,7 @@ def test_the_operator_killed_ten_times_ends_ready_and_no_job_runs_twice(model: M
         )
         kill_operator()
     print(f"killed at: {moments}")
-    cluster.poll(lambda: is_ready("killed"), timeout=600, what="killed Ready")
+    reaches("killed", "Serving")
     for name, (uid, count) in job_runs().items():
         seen.setdefault(name, set()).add(uid)
         assert count == 1, f"{name} has {count} pods"
@@ -113,7 +107,7 @@ def test_a_spec_change_while_a_job_runs_starts_the_new_job_and_ends_the_old(mode
 
     old = cluster.poll(running, timeout=180, what="the first quantize Job")[0]["metadata"]["name"]
     cluster.apply(tiny_manifest("changed"))
-    cluster.poll(lambda: is_ready("changed"), timeout=600, what="changed Ready")
+    reaches("changed", "Serving")
     names = [
         each["metadata"]["name"] for each in cluster.listing("jobs", MODELS, "halfbyte.dev/model=changed")
     ]
@@ -129,10 +123,7 @@ def test_deletion_at_every_stage_leaves_nothing(reason: str, model: Model, tiny:
     symmetric = reason != "RollingOut"
     model(name, quantization={"method": "GPTQ", "bits": 4, "groupSize": group, "symmetric": symmetric})
 
-    def reached() -> bool:
-        return cluster.condition(cluster.get("quantizedmodel", name, MODELS), "Ready").get("reason") == reason
-
-    cluster.poll(reached, timeout=300, what=f"{name} {reason}", every=0.3)
+    reaches(name, reason, timeout=300)
     cluster.kubectl("delete", "qm", name, "-n", MODELS, "--wait=true", "--timeout=60s")
     selector = f"halfbyte.dev/model={name}"
 
@@ -146,7 +137,7 @@ def test_deletion_at_every_stage_leaves_nothing(reason: str, model: Model, tiny:
 @pytest.mark.timeout(600)
 def test_no_write_when_nothing_changes(model: Model, tiny: str) -> None:
     model("quiet")
-    cluster.poll(lambda: is_ready("quiet"), timeout=600, what="quiet Ready")
+    reaches("quiet", "Serving")
     time.sleep(10)
 
     def versions() -> dict[str, str]:

@@ -63,7 +63,7 @@ def test_a_gated_repository_without_a_token_and_with_one_that_is_seen_nowhere(mo
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "hub-token", "namespace": MODELS}}
     cluster.apply({**secret, "stringData": {"token": TOKEN}})
     model("gated", source=source(GATED, tokenSecretRef={"name": "hub-token", "key": "token"}))
-    found = cluster.poll(lambda: validated("gated"), timeout=400, what="gated Validated")
+    found = cluster.wait_for_model("gated", MODELS, validated, timeout=400, what="gated Validated")
     commit = found["status"]["facts"]["source"]["revision"]
     assert len(commit) == 40
     assert int(commit, 16)
@@ -78,11 +78,10 @@ def test_a_gated_repository_without_a_token_and_with_one_that_is_seen_nowhere(mo
     assert base64.b64encode(TOKEN.encode()).decode() not in told
 
 
-def validated(name: str) -> cluster.Json | None:
-    model = cluster.get("quantizedmodel", name, MODELS)
+def validated(model: cluster.Json) -> bool:
     stage = cluster.condition(model, "Validated")
-    current = model is not None and stage.get("observedGeneration") == model["metadata"]["generation"]
-    return model if current and stage.get("status") == "True" else None
+    current = stage.get("observedGeneration") == model["metadata"]["generation"]
+    return current and stage.get("status") == "True"
 
 
 @pytest.mark.usefixtures("hub")

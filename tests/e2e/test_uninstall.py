@@ -15,10 +15,9 @@ def test_uninstalling_with_a_model_present_leaves_nothing_stuck(
     model: Callable[..., cluster.Json], tiny: str
 ) -> None:
     model("orphan")
-    cluster.poll(
-        lambda: cluster.condition(cluster.get("quantizedmodel", "orphan", MODELS), "Ready").get("reason"),
-        timeout=60, what="first condition",
-    )  # fmt: skip
+    cluster.wait_for_model(
+        "orphan", MODELS, lambda model: cluster.condition(model, "Ready"), timeout=60, what="first condition"
+    )
     cluster.run(cluster.CLUSTER, "helm", "uninstall", "halfbyte", "-n", cluster.SYSTEM_NAMESPACE, "--wait")
     assert cluster.get("quantizedmodel", "orphan", MODELS), "the CRD and the objects stay"
     cluster.kubectl("delete", "qm", "orphan", "-n", MODELS, "--wait=true", "--timeout=60s")

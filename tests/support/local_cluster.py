@@ -10,7 +10,8 @@ import os
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -119,32 +120,68 @@ def get_through_service(namespace: str, service: str, path: str) -> str:
     return kubectl("get", "--raw", f"/api/v1/namespaces/{namespace}/services/http:{service}:http/proxy{path}")
 
 
-def watch_model(name: str, namespace: str, every: float = 1.0) -> Iterator[Json]:
-    """The object each time that its status changed, until the caller stops."""
-    seen: Json | None = None
-    while True:
-        model = get("quantizedmodel", name, namespace)
-        if model and model.get("status") != seen:
-            seen = model.get("status")
-            yield model
-        time.sleep(every)
+def watch_model(name: str, namespace: str, timeout: float) -> Generator[Json]:
+    """The object as it is and after each change, until the caller stops or the time is over.
+
+    One kubectl that watches: to ask every second takes a tenth of two cores from what is waited for.
+    """
+    deadline = time.monotonic() + timeout
+    while (left := deadline - time.monotonic()) > 0:
+        command = [
+            str(CLUSTER), "kubectl", "get", "quantizedmodel", "-n", namespace, "--watch", "-o", "json",
+            f"--field-selector=metadata.name={name}", f"--request-timeout={left:.0f}s",
+        ]  # fmt: skip
+        with subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        ) as process:
+            try:
+                lines: list[str] = []
+                for line in process.stdout or ():
+                    lines.append(line)
+                    if line == "}\n":  # indented but for the object's own braces
+                        yield json.loads("".join(lines))
+                        lines.clear()
+            finally:
+                process.terminate()
+        time.sleep(1)
+
+
+def wait_for_model(
+    name: str, namespace: str, wanted: Callable[[Json], Any], *, timeout: float, what: str
+) -> Json:
+    """The first state of the object that is wanted; TimeoutError names `what` and the last one seen."""
+    model: Json = {}
+    with closing(watch_model(name, namespace, timeout)) as models:
+        for model in models:
+            if wanted(model):
+                return model
+    status = str(model.get("status"))[:2000]
+    raise TimeoutError(f"{what} did not happen within {timeout:.0f} s; status last seen: {status}")
+
+
+@contextmanager
+def beside(*command: str | Path) -> Iterator[None]:
+    """The program runs while the block does; CalledProcessError when it fails, ended when the block does."""
+    arguments = [str(part) for part in command]
+    with subprocess.Popen(arguments, stdin=subprocess.DEVNULL) as process:
+        try:
+            yield
+        except BaseException:
+            process.terminate()
+            raise
+    if process.returncode != 0:
+        raise subprocess.CalledProcessError(process.returncode, arguments)
 
 
 def bring_up(*flags: str) -> None:
     """Cluster up with the three images in it; what they print goes to the caller's terminal.
 
-    In a first run the Go builds use the cores and the image builds mostly the network: side by side.
+    In a first run a Go build uses the cores while images come from the network or go to the disk.
     """
-    build = [str(ROOT / "images" / "build"), "all"]
-    with subprocess.Popen(build, stdin=subprocess.DEVNULL) as images:
-        try:
-            subprocess.run([str(CLUSTER), "up", *flags], check=True, stdin=subprocess.DEVNULL)
-        except BaseException:
-            images.terminate()
-            raise
-    if images.returncode != 0:
-        raise subprocess.CalledProcessError(images.returncode, build)
-    subprocess.run([str(CLUSTER), "load", *IMAGES], check=True, stdin=subprocess.DEVNULL)
+    with beside(ROOT / "images" / "build", "all"):
+        subprocess.run([CLUSTER, "up", *flags], check=True, stdin=subprocess.DEVNULL)
+    with beside(ROOT / "tests" / "cluster" / "binaries", "helm"):
+        subprocess.run([CLUSTER, "load", *IMAGES], check=True, stdin=subprocess.DEVNULL)
 
 
 def build_model() -> Path:

@@ -29,17 +29,20 @@ def tiny_manifest(name: str, **spec: object) -> cluster.Json:
     }
 
 
+def reaches(name: str, *reasons: str, timeout: float = 600) -> cluster.Json:
+    """The object once Ready has one of the reasons for the current generation."""
+
+    def wanted(model: cluster.Json) -> bool:
+        found = cluster.condition(model, "Ready")
+        current = found.get("observedGeneration") == model["metadata"]["generation"]
+        return current and found.get("reason") in reasons
+
+    return cluster.wait_for_model(name, MODELS, wanted, timeout=timeout, what=f"{name} Ready with {reasons}")
+
+
 def reported(name: str, *reasons: str, timeout: float = 120) -> str:
     """The message of Ready once it has one of the reasons for the current generation."""
-
-    def probe() -> cluster.Json | None:
-        found = cluster.condition(cluster.get("quantizedmodel", name, MODELS), "Ready")
-        return found if found.get("reason") in reasons else None
-
-    try:
-        found = cluster.poll(probe, timeout=timeout, what=f"{name} Ready with {reasons}")
-    except TimeoutError as error:
-        raise AssertionError(f"{error}\n{cluster.get('quantizedmodel', name, MODELS)}") from error
+    found = cluster.condition(reaches(name, *reasons, timeout=timeout), "Ready")
     message: str = found["message"]
     print(f"{found['reason']}: {message}")
     return message
