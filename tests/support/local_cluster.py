@@ -143,6 +143,7 @@ def watch_model(name: str, namespace: str, timeout: float) -> Generator[Json]:
                         lines.clear()
             finally:
                 process.terminate()
+        kubectl("get", "--raw", "/readyz")  # a cluster that is gone is an error, not silence
         time.sleep(1)
 
 
