@@ -16,8 +16,9 @@ def test_uninstalling_with_a_model_present_leaves_nothing_stuck(
 ) -> None:
     model("orphan")
     cluster.wait_for_model(
-        "orphan", MODELS, lambda model: cluster.condition(model, "Ready"), timeout=60, what="first condition"
-    )
+        "orphan", MODELS, lambda model: cluster.condition(model, "Ready").get("reason"),
+        timeout=60, what="first condition",
+    )  # fmt: skip
     cluster.run(cluster.CLUSTER, "helm", "uninstall", "halfbyte", "-n", cluster.SYSTEM_NAMESPACE, "--wait")
     assert cluster.get("quantizedmodel", "orphan", MODELS), "the CRD and the objects stay"
     cluster.kubectl("delete", "qm", "orphan", "-n", MODELS, "--wait=true", "--timeout=60s")

@@ -54,7 +54,7 @@ from halfbyte.planning.revisions import (
     server_problem,
 )
 from halfbyte.planning.snapshot import DeploymentFact, ResourceAmounts, Snapshot
-from halfbyte.planning.stage import WAITING, Context, Stage, done, waiting
+from halfbyte.planning.stage import Context, Stage, done, waiting
 
 Manifest = Mapping[str, Any]
 
@@ -174,7 +174,7 @@ def _progress(context: Context, target: Target, live: DeploymentFact) -> Step:
     actions = (Apply(_again(context, target.rendered, live)),)
     if problem is None:
         return Step(_rolling(message, actions))
-    return Step(Stage("False", problem[0], f"{message}; {problem[1]}", actions=actions, requeue=WAITING))
+    return Step(waiting(problem[0], f"{message}; {problem[1]}", actions))
 
 
 def _activate(
@@ -233,14 +233,14 @@ def _incomplete(
     problem = server_problem(context.snapshot, target.revision)
     message = f"{live.ready_replicas} of {wanted} replicas answer"
     if problem is not None:
-        return Stage("False", problem[0], f"{message}; {problem[1]}", requeue=WAITING)
+        return waiting(problem[0], f"{message}; {problem[1]}")
     pods = (each for each in context.snapshot.serving_pods if revision_of(each.labels) == target.revision)
     young = all(
         each.created is not None and (now - each.created).total_seconds() < target.deadline_seconds
         for each in pods
         if not each.ready
     )
-    return Stage("False", Reason.SCALING if young else Reason.REPLICAS_UNAVAILABLE, message, requeue=WAITING)
+    return waiting(Reason.SCALING if young else Reason.REPLICAS_UNAVAILABLE, message)
 
 
 def _expire(context: Context, target: Target, live: DeploymentFact, active: DeploymentFact | None) -> Step:
@@ -381,4 +381,4 @@ def _foreign_pods(snapshot: Snapshot, revision: str) -> bool:
 
 
 def _rolling(message: str, actions: tuple[Action, ...]) -> Stage[str]:
-    return Stage("False", Reason.ROLLING_OUT, message, actions=actions, requeue=WAITING)
+    return waiting(Reason.ROLLING_OUT, message, actions)

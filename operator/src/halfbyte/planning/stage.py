@@ -66,7 +66,7 @@ def working(
 
 
 def waiting(reason: Reason, message: str, actions: tuple[Action, ...] = ()) -> Stage[T]:
-    """Something outside the model is missing; it is looked for again by itself."""
+    """Something is missing or on its way; it is looked for again by itself if no event comes first."""
     return Stage("False", reason, message, actions=actions, requeue=WAITING)
 
 
