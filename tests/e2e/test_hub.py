@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from support import local_cluster as cluster
-from support.quantized_models import MODELS, reported
+from support.quantized_models import MODELS, current_condition, reported
 
 pytestmark = pytest.mark.timeout(600)
 Model = Callable[..., cluster.Json]
@@ -79,9 +79,7 @@ def test_a_gated_repository_without_a_token_and_with_one_that_is_seen_nowhere(mo
 
 
 def validated(model: cluster.Json) -> bool:
-    stage = cluster.condition(model, "Validated")
-    current = stage.get("observedGeneration") == model["metadata"]["generation"]
-    return current and stage.get("status") == "True"
+    return current_condition(model, "Validated").get("status") == "True"
 
 
 @pytest.mark.usefixtures("hub")

@@ -29,13 +29,17 @@ def tiny_manifest(name: str, **spec: object) -> cluster.Json:
     }
 
 
+def current_condition(model: cluster.Json, kind: str) -> cluster.Json:
+    """The condition of that type, or {} while it speaks of an earlier generation."""
+    found = cluster.condition(model, kind)
+    return found if found.get("observedGeneration") == model["metadata"]["generation"] else {}
+
+
 def reaches(name: str, *reasons: str, timeout: float = 600) -> cluster.Json:
     """The object once Ready has one of the reasons for the current generation."""
 
     def wanted(model: cluster.Json) -> bool:
-        found = cluster.condition(model, "Ready")
-        current = found.get("observedGeneration") == model["metadata"]["generation"]
-        return current and found.get("reason") in reasons
+        return current_condition(model, "Ready").get("reason") in reasons
 
     return cluster.wait_for_model(name, MODELS, wanted, timeout=timeout, what=f"{name} Ready with {reasons}")
 
